@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -191,6 +192,34 @@ def checked_gguf(path: Path) -> Iterator[ModelFiles]:
         _check_layers(path, "block_count", stated, len(reader.tensors))
     with _links({path.name: path.resolve()}) as view:
         yield ModelFiles(view, sum(int(tensor.n_elements) for tensor in reader.tensors))
+
+
+@contextmanager
+def gguf_read_once(path: Path) -> Iterator[None]:
+    """Let all code that asks gguf for a reader of a GGUF file share one, and hide the progress bar.
+
+    transformers asks for the config, the weights and the tokenizer, and each reader parses the
+    whole vocabulary. Does nothing for a path of a different kind.
+    """
+    if path.suffix != ".gguf" or not find_spec("gguf"):
+        yield
+        return
+    gguf: Any = import_module("gguf")
+    loading: Any = import_module("transformers.modeling_gguf_pytorch_utils")
+    reader, bar = gguf.GGUFReader, loading.tqdm
+    readers: dict[Path, Any] = {}
+
+    def shared(file: Any, *options: Any) -> Any:
+        file = Path(file).resolve()
+        if file not in readers:
+            readers[file] = reader(file, *options)
+        return readers[file]
+
+    gguf.GGUFReader, loading.tqdm = shared, lambda tensors, **_: tensors
+    try:
+        yield
+    finally:
+        gguf.GGUFReader, loading.tqdm = reader, bar
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from headscape.models.transformers.model_folder import (
     checked_folder,
     checked_gguf,
     explained,
+    gguf_read_once,
 )
 from headscape.models.transformers.observed_call import ENCODING
 from headscape.models.transformers.published_model import PublishedModel, body_of
@@ -120,7 +121,7 @@ def open_published(
     _need_files(folder)
     is_gguf = folder.suffix == ".gguf"
     opened = checked_gguf if is_gguf else checked_folder
-    with ExitStack() as links, quiet(transformers):
+    with ExitStack() as links, quiet(transformers), gguf_read_once(folder):
         files = links.enter_context(opened(folder))
         view = files.view
         # By name alone, transformers would prefer a GGUF file in the current folder.
