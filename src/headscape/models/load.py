@@ -126,6 +126,8 @@ def _open_named(name: str, tokenizer: Tokenizer | None, opening: Opening) -> Pub
             raise InputError(f"{folder} is on this machine, so it has no revision: leave it out.")
         return open_published(folder, tokenizer, opening)
     if name in FETCHED:
+        if opening.revision is not None:
+            raise InputError(f"{name} comes from a package, so it has no revision: leave it out.")
         return open_published(fetched(name), tokenizer, opening)
     found = download(name, opening.revision)
     return open_published(
