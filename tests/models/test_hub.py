@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from headscape.cli.app import app
 from headscape.errors import InputError
 from headscape.models.load import load
 from headscape.models.transformers import hub
@@ -294,3 +296,15 @@ def test_the_command_line_downloads_from_its_endpoint(server: HubServer, tmp_pat
     assert done.returncode == 2
     assert done.stderr.startswith("error: there is no folder an-owner/no-such here and no public")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_command_line_shows_cards_of_two_models(
+    server: HubServer, folder: Path, tmp_path: Path
+) -> None:
+    FAMILIES["bloom"].build().float().save_pretrained(tmp_path / "other")
+    server.models["an-owner/other"] = Repository.of(tmp_path / "other")
+    done = CliRunner().invoke(app, ["card", f"hf:{NAME}", "hf:an-owner/other"])
+    assert done.exit_code == 0, done.output
+    assert {"small", "other"} <= set(done.stdout.split())
+    assert done.stderr == ""
+    assert server.downloads() == ["config.json", "config.json"]
