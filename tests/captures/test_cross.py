@@ -94,3 +94,13 @@ def test_a_decoder_alone_has_none() -> None:
         hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257)).cross_attention(
             [1], [2]
         )
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_part_of_them_predicts_the_next_token_alone(name: str) -> None:
+    model = hs.load(build(name))
+    with pytest.raises(hs.InputError, match=f"{name}, which does not predict the next token"):
+        model.capture(TARGET, generate=4)
+    with pytest.raises(hs.InputError, match="does not predict the next token"):
+        model.losses(torch.tensor([TARGET]), 0)
+    assert model.capture(TARGET).length == len(TARGET)

@@ -1,6 +1,7 @@
 """Models by their id, from a server on loopback that speaks the Hub's API."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from headscape.cli.app import app
 from headscape.errors import InputError
 from headscape.models.load import load
 from headscape.models.transformers import hub
+from headscape.models.transformers.model_folder import INDEX
 from models.hub_server import COMMIT, HubServer, Repository
 from pretrained.families import FAMILIES
 
@@ -73,6 +77,48 @@ def test_an_id_opens_as_its_folder_and_only_needed_files_are_downloaded(
     load(f"hf:{NAME}@main")
     load(f"hf:{NAME}", revision=COMMIT, offload=True)
     assert server.downloads() == []
+
+
+def renamed(folder: Path, old: str, new: str) -> Repository:
+    """The files of a folder with other names of its weights, in its index too."""
+    made = Repository.of(folder)
+    files = {name.replace(old, new): data for name, data in made.files.items()}
+    files[INDEX] = files.pop(INDEX.replace(old, new)).replace(old.encode(), new.encode())
+    return Repository(files)
+
+
+def test_shards_have_the_names_that_their_index_lists(server: HubServer, folder: Path) -> None:
+    repository = renamed(folder, "model-", "model.safetensors-")
+    repository.files["model-00009-of-00009.safetensors"] = b"of no index"
+    server.models["an-owner/renamed"] = repository
+    model = load("hf:an-owner/renamed")
+    assert model.fingerprint == load(f"hf:{folder}").fingerprint
+    shards = [name for name in server.downloads() if name.endswith(".safetensors")]
+    assert len(shards) > 1
+    assert all(name.startswith("model.safetensors-0000") for name in shards)
+
+
+def test_a_config_may_name_its_weights(server: HubServer, folder: Path) -> None:
+    repository = renamed(folder, "model-", "part-")
+    repository.files["other.safetensors.index.json"] = repository.files.pop(INDEX)
+    config = json.loads(repository.files["config.json"])
+    config["transformers_weights"] = "other.safetensors.index.json"
+    repository.files["config.json"] = json.dumps(config).encode()
+    server.models["an-owner/named"] = repository
+    assert load("hf:an-owner/named").spec.layers == load(f"hf:{folder}").spec.layers
+    config["transformers_weights"] = "../other.safetensors"
+    server.models["an-owner/outside"] = Repository({"config.json": json.dumps(config).encode()})
+    assert "names '../other.safetensors', which is not beside it" in refused("hf:an-owner/outside")
+
+
+def test_an_index_may_not_name_files_outside_of_the_folder(server: HubServer, folder: Path) -> None:
+    repository = Repository.of(folder)
+    index = {"weight_map": {"a": "sub/model-00001-of-00001.safetensors"}}
+    repository.files[INDEX] = json.dumps(index).encode()
+    repository.files["model-00001-of-00001.safetensors"] = b"0"
+    server.models["an-owner/outside"] = repository
+    assert "must be .safetensors files in the model's folder" in refused("hf:an-owner/outside")
+    assert not any(name.endswith(".safetensors") for name in server.downloads())
 
 
 def test_offline_it_opens_from_the_cache(
@@ -195,10 +241,13 @@ def test_what_the_hub_refuses_is_one_sentence(server: HubServer, folder: Path) -
 def test_no_space_is_said_before_anything_is_downloaded(
     server: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.models[NAME].sizes["config.json"] = 10**17
-    assert "needs 1e+08 GB in" in refused()
-    assert server.downloads() == []
-    server.models[NAME].sizes.clear()
+    shard = next(name for name in server.models[NAME].files if name.startswith("model-00002"))
+    for name in ("config.json", shard):
+        server.models[NAME].sizes[name] = 10**17
+        assert "needs 1e+08 GB in" in refused()
+        assert all(file in ("config.json", INDEX) for file in server.downloads())
+        assert name not in server.downloads()
+        server.models[NAME].sizes.clear()
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -247,3 +296,15 @@ def test_the_command_line_downloads_from_its_endpoint(server: HubServer, tmp_pat
     assert done.returncode == 2
     assert done.stderr.startswith("error: there is no folder an-owner/no-such here and no public")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_command_line_shows_cards_of_two_models(
+    server: HubServer, folder: Path, tmp_path: Path
+) -> None:
+    FAMILIES["bloom"].build().float().save_pretrained(tmp_path / "other")
+    server.models["an-owner/other"] = Repository.of(tmp_path / "other")
+    done = CliRunner().invoke(app, ["card", f"hf:{NAME}", "hf:an-owner/other"])
+    assert done.exit_code == 0, done.output
+    assert {"small", "other"} <= set(done.stdout.split())
+    assert done.stderr == ""
+    assert server.downloads() == ["config.json", "config.json"]

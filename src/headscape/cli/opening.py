@@ -23,7 +23,7 @@ def model_options() -> Fields:
         defaults=dict.fromkeys(("revision", "device", "dtype", "device_map", "offload")),
         label="default",
         sections={"revision": "Published models (hf:)"},
-        flags={"offload": "--offload"},
+        flags={},
     )
 
 

@@ -59,8 +59,9 @@ def load(
         dtype: Of an `hf:` model: "float32" (the default), "bfloat16", "float16", or "auto" for the
             one its weights are stored in.
         device_map: "auto" spreads an `hf:` model over all GPUs, memory and disk with accelerate.
-        offload: Leave the weights of an `hf:` model on disk and read them block by block in every
-            pass: for a model that is larger than memory.
+        offload: True leaves the weights of an `hf:` model on disk and reads them block by block in
+            every pass. By default that happens to a model that is larger than memory, with a
+            warning; False refuses it.
 
     Example:
         >>> import headscape as hs
@@ -74,7 +75,7 @@ def load(
         device=None if device is None else str(device),
         dtype=None if dtype is None else str(dtype).removeprefix("torch."),
         device_map=device_map,
-        offload=bool(offload),
+        offload=offload,
     )
     path = str(source) if isinstance(source, str | Path) else ""
     name = path or type(source).__name__
@@ -125,6 +126,8 @@ def _open_named(name: str, tokenizer: Tokenizer | None, opening: Opening) -> Pub
             raise InputError(f"{folder} is on this machine, so it has no revision: leave it out.")
         return open_published(folder, tokenizer, opening)
     if name in FETCHED:
+        if opening.revision is not None:
+            raise InputError(f"{name} comes from a package, so it has no revision: leave it out.")
         return open_published(fetched(name), tokenizer, opening)
     found = download(name, opening.revision)
     return open_published(

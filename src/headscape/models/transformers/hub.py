@@ -12,25 +12,25 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
 from headscape.errors import InputError
-from headscape.io.files import reason
+from headscape.io.files import read_json, reason
 from headscape.models.transformers.model_folder import (
     INDEX,
     JSON,
     TEMPLATE,
     VOCABULARIES,
     WEIGHTS,
+    file_name,
+    shard_names,
 )
 
 HUB_ID: Final = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?(@[\w][\w./-]*)?", re.ASCII)
-SHARDS: Final = "model-*.safetensors"
 PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
 
 
@@ -105,16 +105,19 @@ def _snapshot(hub: Any, model: str, revision: str | None) -> Path:
         )
         return found
     sizes = {file.rfilename: file.size or 0 for file in files or []}
-    wanted = needed_files(model, list(sizes))
     blobs = Path(hub.constants.HF_HUB_CACHE) / f"models--{model.replace('/', '--')}" / "blobs"
-    before = set(blobs.glob("*"))
-    _need_space(model, blobs, sum(sizes[name] for name in wanted), before)
-    folder = hub.snapshot_download(
-        model, revision=revision, allow_patterns=wanted, tqdm_class=_bar(hub)
-    )
-    for blob in sorted(set(blobs.glob("*")) - before):
-        _check_hash(model, blob)
-    return Path(folder)
+
+    def fetch(wanted: list[str]) -> Path:
+        before = set(blobs.glob("*"))
+        _need_space(model, blobs, sum(sizes[name] for name in wanted), before)
+        folder = hub.snapshot_download(
+            model, revision=revision, allow_patterns=wanted, tqdm_class=_bar(hub)
+        )
+        for blob in sorted(set(blobs.glob("*")) - before):
+            _check_hash(model, blob)
+        return Path(folder)
+
+    return fetch(needed_files(model, list(sizes), fetch))
 
 
 def _cached(hub: Any, model: str, revision: str | None) -> Path:
@@ -125,10 +128,16 @@ def _cached(hub: Any, model: str, revision: str | None) -> Path:
         return Path(error.snapshot_path)
 
 
-def needed_files(model: str, names: Sequence[str]) -> list[str]:
-    """Return the files of a repository that a model is opened from."""
-    weights = [name for name in names if name == WEIGHTS]
-    weights = weights or [name for name in names if name == INDEX or fnmatch(name, SHARDS)]
+def needed_files(model: str, names: Sequence[str], fetch: Callable[[list[str]], Path]) -> list[str]:
+    """Return the files of a repository that a model is opened from.
+
+    Args:
+        model: OWNER/NAME, for messages.
+        names: All files of the repository.
+        fetch: Downloads some of them and returns their folder. Config and index say which files of
+            weights are needed: their names follow no rule.
+    """
+    weights = _weights(names, fetch)
     if not weights:
         pickles = [name for name in names if name.endswith(PICKLES)]
         packed = [name for name in names if name.endswith(".gguf")]
@@ -151,6 +160,24 @@ def needed_files(model: str, names: Sequence[str]) -> list[str]:
         if name in beside or (name.endswith(VOCABULARIES) and "/" not in name)
     ]
     return [*weights, *texts]
+
+
+def _weights(names: Sequence[str], fetch: Callable[[list[str]], Path]) -> list[str]:
+    """Return the names of a model's weights in a repository, with their index if they have one."""
+    named = next((name for name in (WEIGHTS, INDEX) if name in names), None)
+    if "config.json" in names:
+        config = fetch(["config.json"]) / "config.json"
+        stated = read_json(config).get("transformers_weights")
+        if stated is not None and stated not in names:
+            raise InputError(f"{config} names {str(stated)[:80]!r}, which is not beside it.")
+        if stated is not None and not stated.endswith(".index.json"):
+            return [file_name(stated, config)]
+        named = stated or named
+    if named is None or named == WEIGHTS:
+        return [] if named is None else [named]
+    shards = shard_names(fetch([named]) / named)
+    # Opening says which of them is missing.
+    return [named, *(name for name in shards if name in names)]
 
 
 def _need_space(model: str, blobs: Path, size: int, before: set[Path]) -> None:

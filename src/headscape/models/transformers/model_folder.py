@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -60,9 +61,9 @@ class Opening:
     """float32, bfloat16, float16, or auto for that of the stored weights. [default: float32]"""
     device_map: str | dict[str, Any] | None = None
     """auto: spread a published model over all GPUs, memory and disk (needs accelerate)."""
-    offload: bool = False
-    """Leave the weights on disk and read them block by block in every pass: for a model that is
-    larger than memory."""
+    offload: bool | None = None
+    """Leave the weights on disk and read them block by block in every pass, or refuse a model that
+    is larger than memory. [default: leave them there if the model is larger than memory]"""
 
     def __post_init__(self) -> None:
         name = str(self.dtype).removeprefix("torch.")
@@ -194,6 +195,34 @@ def checked_gguf(path: Path) -> Iterator[ModelFiles]:
 
 
 @contextmanager
+def gguf_read_once(path: Path) -> Iterator[None]:
+    """Let all code that asks gguf for a reader of a GGUF file share one, and hide the progress bar.
+
+    transformers asks for the config, the weights and the tokenizer, and each reader parses the
+    whole vocabulary. Does nothing for a path of a different kind.
+    """
+    if path.suffix != ".gguf" or not find_spec("gguf"):
+        yield
+        return
+    gguf: Any = import_module("gguf")
+    loading: Any = import_module("transformers.modeling_gguf_pytorch_utils")
+    reader, bar = gguf.GGUFReader, loading.tqdm
+    readers: dict[Path, Any] = {}
+
+    def shared(file: Any, *options: Any) -> Any:
+        file = Path(file).resolve()
+        if file not in readers:
+            readers[file] = reader(file, *options)
+        return readers[file]
+
+    gguf.GGUFReader, loading.tqdm = shared, lambda tensors, **_: tensors
+    try:
+        yield
+    finally:
+        gguf.GGUFReader, loading.tqdm = reader, bar
+
+
+@contextmanager
 def explained(
     source: Path, failure: str, view: Path | None = None, *, runs_ours: bool = False
 ) -> Iterator[None]:
@@ -231,27 +260,37 @@ def _weights(folder: Path, config: dict[str, Any]) -> dict[str, Path]:
             )
         raise InputError(f"{folder} has neither {WEIGHTS} nor {INDEX}: download it again.")
     if not isinstance(named, str) or not named.endswith(".index.json"):
-        path = _named(folder, named, folder / "config.json")
+        config_file = folder / "config.json"
+        path = _present(folder, file_name(named, config_file), config_file)
         return {path.name: path}
     index = folder / Path(named).name
+    files = [_present(folder, name, index) for name in shard_names(index)]
+    return {index.name: index, **{path.name: path for path in files}}
+
+
+def shard_names(index: Path) -> list[str]:
+    """Return the names of the safetensors files that an index lists, in its order."""
     parts = read_json(index).get("weight_map")
     if not isinstance(parts, dict) or not parts:
         raise InputError(f"{index} must contain an object weight_map with the file of each weight.")
-    files = [_named(folder, name, index) for name in dict.fromkeys(map(_hashable, parts.values()))]
-    return {index.name: index, **{path.name: path for path in files}}
+    return [file_name(name, index) for name in dict.fromkeys(map(_hashable, parts.values()))]
 
 
 def _hashable(value: Any) -> Any:
     return value if isinstance(value, str) else repr(value)
 
 
-def _named(folder: Path, name: Any, source: Path) -> Path:
-    """Return the path of a safetensors file that an index or a config names."""
+def file_name(name: Any, source: Path) -> str:
+    """Return the name of a safetensors file; raise InputError if `source` names anything else."""
     if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
         raise InputError(
             f"{source} names the file {str(name)[:80]!r}: weights must be .safetensors files in "
             f"the model's folder."
         )
+    return name
+
+
+def _present(folder: Path, name: str, source: Path) -> Path:
     if not (folder / name).is_file():
         raise InputError(f"{source} names {name[:80]!r}, which is missing: download it again.")
     return folder / name

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,6 +14,9 @@ from headscape.call.definition import AttentionCall, scores, shared
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, QueriesAndKeys
 from headscape.encodings.context import Project
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 ENCODING = "headscape_encoding"
 """The child of an attention module that `set_encoding` put in, and the field of the config."""
@@ -134,16 +137,31 @@ class Captured(Exception):  # noqa: N818 - it reports a result, not an error
         self.q, self.k = q, k
 
 
-def split_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
+def split_mask(
+    mask: "Tensor | BlockMask | None", queries: int, keys: int
+) -> tuple[Tensor | None, Tensor | None]:
     """Return what a mask lets a query see, and what it adds to the scores of seen keys."""
     if mask is None:
         return None, None
+    if not isinstance(mask, Tensor):
+        return _dense_block_mask(mask, queries, keys), None
     mask = mask[..., :keys]
     if mask.dtype == torch.bool:
         return mask.expand(-1, -1, queries, -1), None
     seen = mask > torch.finfo(mask.dtype).min / 4
     added = mask.masked_fill(~seen, 0.0)
     return seen.expand(-1, -1, queries, -1), added if bool(added.any()) else None
+
+
+def _dense_block_mask(mask: "BlockMask", queries: int, keys: int) -> Bool[Tensor, "b h t s"]:
+    """Return the mask of flex attention, which is a function of query and key, as a tensor."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    batch, heads, *_ = mask.shape
+    seen: Tensor = create_mask(
+        mask.mask_mod, batch, heads, queries, keys, device=str(mask.kv_num_blocks.device)
+    )
+    return seen
 
 
 def with_bias(bias: Tensor | None, more: Tensor | None) -> Tensor | None:

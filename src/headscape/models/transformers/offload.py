@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -55,6 +56,10 @@ class StoredTensor:
     def size(self) -> int:
         """Bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+    def is_floating_point(self) -> bool:
+        """Return whether it has floating-point numbers; transformers asks a tensor this."""
+        return self.dtype.is_floating_point
 
     def __getitem__(self, index: Any) -> Tensor:
         if not self.size:
@@ -145,11 +150,12 @@ class WeightStream(Mapping[str, Tensor]):
         Shapes, and weights that are made from several stored ones, are checked when they are read.
         """
         missing = {name for name in self._names if self._tied.get(name, name) not in self._sources}
-        return {
-            "missing_keys": set() if self._converts else missing,
-            "unexpected_keys": self.unexpected,
-            "mismatched_keys": set(),
-        }
+        found = SimpleNamespace(
+            missing_keys=set() if self._converts else missing, unexpected_keys=self.unexpected
+        )
+        # Drops what the class itself leaves out, such as DeepSeek-V3's layers for several tokens.
+        self.model._adjust_missing_and_unexpected_keys(found)
+        return {**vars(found), "mismatched_keys": set()}
 
     @property
     def largest(self) -> int:

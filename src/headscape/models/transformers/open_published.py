@@ -26,6 +26,7 @@ from headscape.models.transformers.model_folder import (
     checked_folder,
     checked_gguf,
     explained,
+    gguf_read_once,
 )
 from headscape.models.transformers.observed_call import ENCODING
 from headscape.models.transformers.published_model import PublishedModel, body_of
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 PLACEMENTS = ("auto", "balanced", "balanced_low_0", "sequential")
 """What accelerate calls its ways to place the parts of a model."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+UNPACKED: Final = ("fp8", "mxfp4")
+"""Quantised weights that transformers turns into bfloat16 while it reads them on the CPU."""
 HOW = (
     "hf: takes a folder on this machine that save_pretrained or `hf download` wrote, a GGUF file, "
     "or a model of the Hugging Face Hub as OWNER/NAME"
@@ -81,10 +84,8 @@ def _wrapped(
 ) -> PublishedModel:
     """Read a model of tokens or a speech model, beside which no tokenizer is opened."""
     body = body_of(model)
-    taken = inspect.signature(body.forward).parameters
-    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    first = next((name for name, each in taken.items() if each.kind in named), None)
-    if first is None or "input_ids" in taken:
+    first = _other_input(body)
+    if first is None:
         return PublishedModel(model, name, given or beside(), stream=stream, origin=origin)
     reads = sound_input(body, model.config, first)
     if given is not None:
@@ -92,6 +93,14 @@ def _wrapped(
     if stream is not None:
         raise InputError(f"{name} reads sound, and only models of text can be offloaded.")
     return SpeechModel(model, name, reads)
+
+
+def _other_input(body: nn.Module) -> str | None:
+    """Return the name of what a model reads that is not tokens; None if it reads tokens."""
+    taken = inspect.signature(body.forward).parameters
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = next((name for name, each in taken.items() if each.kind in named), None)
+    return None if "input_ids" in taken else first
 
 
 def open_published(
@@ -112,7 +121,7 @@ def open_published(
     _need_files(folder)
     is_gguf = folder.suffix == ".gguf"
     opened = checked_gguf if is_gguf else checked_folder
-    with ExitStack() as links, quiet(transformers):
+    with ExitStack() as links, quiet(transformers), gguf_read_once(folder):
         files = links.enter_context(opened(folder))
         view = files.view
         # By name alone, transformers would prefer a GGUF file in the current folder.
@@ -123,8 +132,7 @@ def open_published(
             config = transformers.AutoConfig.from_pretrained(view, **given)
             kind = model_class(transformers, config, config.architectures, str(folder))
             _refuse_flash(folder, kind, config)
-            packed = getattr(config, "quantization_config", None) is not None
-            dtype = opening.torch_dtype(packed=packed)
+            dtype = opening.torch_dtype(packed=bool(_quantization(config)))
             options = {
                 "use_safetensors": not gguf, "dtype": dtype, "output_loading_info": True,
                 "ignore_mismatched_sizes": True, **given,
@@ -134,17 +142,20 @@ def open_published(
 
                 kind = with_encodings(kind, config)
             if opening.offload:
+                _refuse_offload(folder, config)
+            elif opening.device_map is not None:
+                options["device_map"] = _device_map(opening.device_map)
+            offload = opening.offload or (
+                opening.device_map is None
+                and _overflows(folder, kind, config, files.numbers, dtype, offload=opening.offload)
+            )
+            if offload:
                 from headscape.models.transformers.offload import stream_weights
 
-                _refuse_offload(folder, packed=packed or is_gguf)
                 model, stream = stream_weights(kind, view, folder, device, config, options)
                 found = stream.found
                 _need_memory(f"one block of {folder.name}", stream.largest)
             else:
-                if opening.device_map is None:
-                    check_size(folder.name, kind, config, files.numbers, dtype)
-                else:
-                    options["device_map"] = _device_map(opening.device_map)
                 model, found = kind.from_pretrained(view, **options)
         _need_shapes(folder, found["mismatched_keys"])
         _need_weights(folder, model, found["missing_keys"])
@@ -168,11 +179,17 @@ def open_published(
             return _wrapped(model, name, tokenizer, beside, stream, origin)
 
 
-def _refuse_offload(folder: Path, *, packed: bool) -> None:
-    if packed:
+def _refuse_offload(folder: Path, config: Any) -> None:
+    """Raise InputError if a model has weights that can only be read as a whole."""
+    if folder.suffix == ".gguf":
         raise InputError(
-            f"{folder} has quantised weights, which cannot be offloaded: open it with device_map, "
-            f"or offload a model with plain weights."
+            f"{folder} is a GGUF file, which cannot be offloaded: open it without offload, or "
+            f"offload the model's safetensors."
+        )
+    if not _is_streamable(config):
+        raise InputError(
+            f"{folder} has quantised weights ({_quantization(config).get('quant_method')}), which "
+            f"cannot be offloaded: open it without offload, or offload a model with plain weights."
         )
 
 
@@ -327,41 +344,87 @@ def import_transformers() -> Any:
 MEMORY: Final = Path("/proc/meminfo")
 
 
-def check_size(
-    name: str, kind: Any, config: Any, stored: int, dtype: "torch.dtype | str" = torch.float32
-) -> None:
-    """Raise InputError if a model needs more memory than is free, or more weights than are stored.
+def _overflows(
+    folder: Path,
+    kind: Any,
+    config: Any,
+    stored: int,
+    dtype: "torch.dtype | str",
+    *,
+    offload: bool | None,
+) -> bool:
+    """Return whether a model is too large for memory and can be offloaded, with a warning.
 
-    `stored` is the number of stored weights. Heads are often left out of it, and quantised weights
-    are packed.
+    Raise InputError if it is too large and cannot be, or if `offload` is False. `stored` is the
+    number of stored weights. Heads are often left out of it, and quantised weights are packed.
     """
+    name = folder.name
     with torch.device("meta"):
         model = new_model(kind, config)
     weights = sum(weight.numel() for weight in model.parameters())
-    packed = getattr(config, "quantization_config", None) is not None
-    if weights > 2 * stored and not packed:
+    if weights > 2 * stored and not _quantization(config):
         raise InputError(
             f"{name} has {stored:,} weights, and its config describes {weights:,}: config and "
             f"weights do not belong together."
         )
-    if isinstance(dtype, str):
-        dtype = getattr(config, "dtype", None) or torch.float32
     free = free_bytes()
-    # A quantised weight takes half a byte or one.
-    size = weights / 2 if packed else weights * dtype.itemsize
-    if free is not None and size > free:
-        half = f"in bfloat16 ({weights * 2 / 1e9:.3g} GB) or " if 2 * weights <= free else ""
-        raise InputError(
-            f"{name} has {weights / 1e9:.3g} billion weights, {size / 1e9:.3g} GB in "
-            f"{str(dtype).removeprefix('torch.')}, and {free / 1e9:.3g} GB of memory are free: "
-            f"open it {half}with offload, which reads weights from disk while the model runs."
-        )
+    if free is None:
+        return False
     tables = sum(table.numel() * table.element_size() for table in model.buffers())
-    if free is not None and tables > free:
+    if tables > free:
         raise InputError(
             f"{name} has tables of positions and masks of {tables / 1e9:.3g} GB, and "
             f"{free / 1e9:.3g} GB of memory are free: lower the length in its config.json."
         )
+    if isinstance(dtype, str):
+        dtype = getattr(config, "dtype", None) or torch.float32
+    size = weights * bytes_per_weight(config, dtype)
+    if size <= free:
+        return False
+    said = (
+        f"{name} has {weights / 1e9:.3g} billion weights, {size / 1e9:.3g} GB in "
+        f"{str(dtype).removeprefix('torch.')}, and {free / 1e9:.3g} GB of memory are free"
+    )
+    half = f"in bfloat16 ({weights * 2 / 1e9:.3g} GB)" if 2 * weights <= free else ""
+    can_stream = (
+        folder.suffix != ".gguf" and _is_streamable(config) and _other_input(body_of(model)) is None
+    )
+    if can_stream and offload is None:
+        fits = f"; {half} they fit" if half else ""
+        warnings.warn(
+            f"{said}: every pass reads them from disk, block by block{fits}.", stacklevel=2
+        )
+        return True
+    streamed = "with offload, which reads weights from disk while the model runs"
+    ways = [*([half] if half else []), *([streamed] if can_stream else [])]
+    raise InputError(
+        f"{said}: {'open it ' + ' or '.join(ways) if ways else 'choose a smaller model'}."
+    )
+
+
+def bytes_per_weight(config: Any, dtype: torch.dtype) -> float:
+    """Return the bytes of a weight in memory, of a packed one if the weights are quantised."""
+    packing = _quantization(config)
+    if not packing or (packing.get("quant_method") in UNPACKED and not torch.cuda.is_available()):
+        return dtype.itemsize
+    is_int8 = (
+        packing.get("load_in_8bit")
+        or packing.get("bits") == 8
+        or packing.get("weights") == "int8"
+        or "Int8" in str(packing.get("quant_type"))
+    )
+    return 1 if is_int8 else 0.5
+
+
+def _is_streamable(config: Any) -> bool:
+    packing = _quantization(config)
+    return not packing or packing.get("quant_method") in UNPACKED
+
+
+def _quantization(config: Any) -> dict[str, Any]:
+    """Return how a config says that its weights are quantised; empty if they are not."""
+    found = getattr(config, "quantization_config", None) or {}
+    return dict(found if isinstance(found, dict) else found.to_dict())
 
 
 def _need_memory(what: str, size: int) -> None:

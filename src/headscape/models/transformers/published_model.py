@@ -354,7 +354,9 @@ class PublishedModel(LoadedModel):
 
     def need_next_token(self) -> None:
         """Raise InputError if the model does not predict the next token."""
-        if not (self.spec.causal and self.model.can_generate()):
+        # Whisper's decoder is causal, and predicts the next token of what its encoder heard.
+        decodes = self.model.config.is_encoder_decoder
+        if decodes or not (self.spec.causal and self.model.can_generate()):
             raise InputError(
                 f"{self._name} is a {type(self.model).__name__}, which does not predict the next "
                 f"token: it can be captured, not scored or continued."
