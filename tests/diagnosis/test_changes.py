@@ -356,7 +356,9 @@ def by_distance(encoding: str) -> tuple[AttentionCall, torch.Tensor]:
     return call, torch.stack([bias[:, -1, LENGTH - 1 - d] for d in range(LENGTH)], dim=1)
 
 
-@pytest.mark.parametrize("encoding", ["t5", "t5-clipped", "kerple", "kerple-power", "bam"])
+@pytest.mark.parametrize(
+    "encoding", ["t5", "t5-clipped", "kerple", "kerple-power", "bam", "sandwich"]
+)
 def test_tables_are_stretched_and_clipped(encoding: str) -> None:
     call, table = by_distance(encoding)
     apart = (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)).clamp(min=0)

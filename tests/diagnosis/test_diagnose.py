@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from headscape.call.definition import scores
 from headscape.call.positions import Positions, Visible
 from headscape.diagnosis import diagnose as whole
 from headscape.diagnosis import far_positions
-from headscape.diagnosis.heads import head_effects, measured, one_head
+from headscape.diagnosis.changes import Rotations
+from headscape.diagnosis.heads import control_changes, head_effects, measured, one_head
 from headscape.diagnosis.loss_by_position import LossPlan, windows_of
-from headscape.diagnosis.remedies import REMEDIES, longrope, remedied, remedies_for
+from headscape.diagnosis.remedies import REMEDIES, Remedy, longrope, remedied, remedies_for
 from headscape.diagnosis.report import FILES, Diagnosis
 from headscape.diagnosis.retrieval import COPY_DEPTH, KINDS, copying_heads, question
 from headscape.diagnosis.settings import config_of, patch, write_config
@@ -256,7 +258,7 @@ def test_the_searched_window_is_not_scored() -> None:
 
 
 def test_an_effect_equals_a_run_with_the_head_clipped() -> None:
-    from headscape.diagnosis.changes import Clipped, Rotations
+    from headscape.diagnosis.changes import Clipped
 
     model = trained("rope")
     windows, _ = windows_of([text()], 64, 1, "a text")
@@ -430,7 +432,10 @@ def test_the_search_of_a_quick_diagnosis_reads_a_window_that_is_not_scored(
     real = whole.FarPlan.losses
 
     def losses(self: Any, model: ChangedModel, number: int) -> list[float]:
-        searching = len(self.windows) == 1 and "longrope" in getattr(model, "_mark", "")
+        # One window is searched with several gaps.
+        same = bool((self.windows == self.windows[0]).all())
+        searching = same and "longrope" in getattr(model, "_mark", "")
+        assert not searching or length == 48 or len(set(self.gaps)) > 1
         seen[searching].append(self.windows[number])
         return real(self, model, number)
 
@@ -620,10 +625,12 @@ def test_a_quick_diagnosis_reads_one_long_window_once(monkeypatch: pytest.Monkey
     assert [count for count in passes if count > TRAINED] == [LENGTH]
     # Sixteen keys are far here, too few for the loss that 240 cause, so no cause is named.
     assert found.findings == ["breaks"]
-    far = {**found.data["far"], "more": found.data["loss"]["excess"]}
-    caused = whole._cause({**found.data, "far": far})
+    assert "Far positions alone do not explain the excess" in found.sentence
+    assert "diagnosis that is not quick" in found.sentence
+    caused = whole._cause({**found.data, "past_half": [0.3, 0.1, 0.5]})
     assert caused is not None
     assert caused["kind"] == "positions"
+    assert whole._cause({**found.data, "past_half": [0.3, -0.1, 0.5]}) is None
     rows = {each["name"]: each for each in found.data["remedies"]}
     assert len(rows) >= 8
     assert rows["clip"]["gain"][1] > 0
@@ -645,9 +652,12 @@ def test_far_losses_are_those_of_positions_with_a_gap() -> None:
     windows, _ = windows_of([text()], TRAINED, 96, "a text")
     gpt2 = model.gpt2
     tokens = torch.from_numpy(windows)
-    half, scored, by = TRAINED // 2, 3 * TRAINED // 4, LENGTH - TRAINED
+    half, scored = TRAINED // 2, 3 * TRAINED // 4
     where = torch.arange(TRAINED)
-    at = (where + by * (where >= half))[None]
+    # The farthest ends with the text; the nearest leaves no scored pair below the trained length.
+    gaps = torch.tensor(far_positions.gaps(TRAINED, LENGTH, TRAINED, 96))
+    assert found.data["far"]["gaps"] == [TRAINED - TRAINED // 4, LENGTH - TRAINED]
+    at = where + gaps[:, None] * (where >= half)
     moved = Positions(at, at)
     with torch.no_grad():
         x = gpt2.tokens(tokens[:, :-1])
@@ -661,6 +671,89 @@ def test_far_losses_are_those_of_positions_with_a_gap() -> None:
         logits.flatten(0, 1), tokens[:, 1 + scored :].flatten()
     )
     assert found.data["far"]["loss"][0] == pytest.approx(float(expected), abs=1e-4)
+
+
+@pytest.mark.parametrize(("trained_length", "count"), [(32, 96), (512, 6), (8192, 6), (8192, 4)])
+def test_gaps_are_spread_and_have_no_common_step(trained_length: int, count: int) -> None:
+    tokens, length = min(512, trained_length), 4 * trained_length
+    found = far_positions.gaps(trained_length, length, tokens, count)
+    assert (found[0], found[-1]) == (length - tokens, trained_length - tokens // 4)
+    # The nearest pair of a scored query and a key before the gap is L apart.
+    assert 3 * tokens // 4 + found[-1] - (tokens // 2 - 1) >= trained_length
+    steps = -np.diff(found)
+    assert max(steps) < 2.7 * (found[0] - found[-1]) / (count - 1)
+    if count < 10:
+        # No period brings every gap to the same angle.
+        shortest = min(steps[steps > 0])
+        for period in np.linspace(shortest / 4, 2 * shortest, 500):
+            angle = np.exp(2j * np.pi * np.array(found) / period)
+            assert abs(angle.mean()) < 0.99
+
+
+def test_a_remedy_that_is_good_at_one_gap_only_is_not_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rotations come round again: at one distance a remedy may look like a cure."""
+
+    def cures_the_end(layer: int, call: Any) -> Any:
+        q, k = call.positions.q, call.positions.k
+        if int(q.max()) != LENGTH - 1 or q.shape[1] != TRAINED:
+            return call
+        rotations = Rotations(trained("rope").spec)
+        later = (LENGTH - TRAINED) * (torch.arange(TRAINED) >= TRAINED // 2)
+        q, k = rotations.turned(layer, call, (q - later, k - later))
+        return replace(call, q=q, k=k)
+
+    def no_reason(_: Any) -> None:
+        return None
+
+    cures_the_end.refuses = no_reason  # type: ignore[attr-defined]
+    alias = Remedy(name="alias", title="alias", text="a cure at one gap", change=cures_the_end)
+    monkeypatch.setitem(REMEDIES, "alias", lambda *_: alias)
+    given: dict[str, Any] = {"quick": True, "questions": 0}
+    found = hs.diagnose(trained("rope"), LENGTH, text(), remedies=["alias", "clip"], **given)
+    rows = {each["name"]: each for each in found.data["remedies"]}
+    assert found.data["advice"]["best"] == "clip"
+    assert rows["alias"]["gain"][0] < 0.1 < rows["clip"]["gain"][0]
+    # With its one gap in every window it would be the best.
+    monkeypatch.setattr(far_positions, "gaps", lambda _, length, t, n: (length - t,) * n)
+    found = hs.diagnose(trained("rope"), LENGTH, text(), remedies=["alias", "clip"], **given)
+    assert found.data["advice"]["best"] == "alias"
+
+
+@pytest.mark.parametrize(
+    ("past_half", "kind"),
+    [
+        ([0.2, 0.1, 0.3], "positions"),
+        ([-0.2, -0.3, -0.1], "keys"),
+        ([0.2, -0.1, 0.5], "cause-unclear"),
+        ([-0.2, -0.5, 0.1], "cause-unclear"),
+        ([0.2, None, None], "cause-unclear"),
+    ],
+)
+def test_a_cause_is_named_if_its_interval_is_on_one_side_of_half(
+    past_half: list[float | None], kind: str, broken: Any
+) -> None:
+    caused = whole._cause({**broken.data, "past_half": past_half})
+    assert caused is not None
+    assert caused["kind"] == kind
+    assert ("cannot tell" in caused["text"]) == (kind == "cause-unclear")
+
+
+def test_the_control_has_several_gaps() -> None:
+    spec = trained("rope").spec
+    changes = control_changes(spec, TRAINED, LENGTH, 4)
+    assert [each.by for each in changes] == [224, 148, 71, 24]
+    assert [each.by for each in control_changes(spec, TRAINED, LENGTH, 1)] == [224]
+    found = hs.diagnose(trained("rope"), LENGTH, text(), quick=True, questions=0, remedies=[])
+    windows, _ = windows_of([text()], LENGTH, 1, "a text")
+    tables = [
+        measured(ChangedModel(trained("rope"), gap, name="g", mark="g"), windows[0, :TRAINED], gap)
+        for gap in control_changes(spec, TRAINED, LENGTH, 2)
+    ]
+    for name in ("sink", "entropy"):
+        expected = np.mean([each["measures"][name] for each in tables], axis=0)
+        assert np.allclose(found.data["heads"]["control"][name], expected)
 
 
 def test_retrieval_by_head_is_the_weight_on_the_copied_token() -> None:

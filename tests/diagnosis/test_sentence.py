@@ -1,11 +1,13 @@
 """What is said of the ranking, of losses that are given."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headscape.diagnosis.advice import Tried, sentence
+from headscape.diagnosis.advice import Tried, best_of, sentence
+from headscape.diagnosis.far_positions import FarPlan, FarTable
 from headscape.diagnosis.loss_by_position import BANDS, LossPlan, LossTable, breaks
 from headscape.diagnosis.remedies import Remedy
 from headscape.measures.interval import student
@@ -57,6 +59,58 @@ def noisy(random: np.random.Generator, mean: float = 0.0) -> LossTable:
     long[:, PLAN.past] = mean + noise
     zeros = np.zeros((WINDOWS, past))
     return LossTable(plan=PLAN, long=long, short=zeros, control=zeros)
+
+
+def noisy_windows(mean: float, spread: float) -> LossTable:
+    """A mean excess with a spread over windows, equal in every band."""
+    losses = table(1.0)
+    by_window = mean + spread * np.array([1, -1, 1, -1, 1, -1, 1, -1.0])
+    long = losses.long.copy()
+    long[:, PLAN.past] = losses.control + by_window[:, None]
+    return replace(losses, long=long)
+
+
+def test_a_mean_excess_whose_own_interval_is_above_zero_breaks() -> None:
+    """The excess over all positions is one test at 2.5%, not one of thirteen."""
+    own = noisy_windows(0.117, 0.12)
+    # Student's interval of 8 windows at 2.5% / 13 contains 0, and that at 2.5% does not.
+    assert breaks(own.excess())
+    assert not breaks(own.excess(), 13)
+    assert own.holds_to() == PLAN.trained
+
+
+def test_an_excess_that_is_not_shown_is_not_called_sound() -> None:
+    own = noisy_windows(0.15, 0.3)
+    assert own.holds_to() == PLAN.length
+    best = tried("clip", replace(own, long=own.long - 0.3 * PLAN.past))
+    said = sentence(own, [best])
+    assert said.startswith("The model is not shown to break up to 256 tokens, nor to hold: past 64")
+    assert "is +0.150 [-" in said
+    assert "Clip is best" in said
+    assert "Nothing needs" not in said
+    assert best_of(own, [best]) is best
+    small = noisy_windows(0.02, 0.3)
+    assert "Nothing needs to be mended" in sentence(small, [best])
+    assert "is +0.020 [-" in sentence(small, [best])
+    assert best_of(small, [best]) is None
+
+
+def far_table(more: float) -> FarTable:
+    """What far positions alone add to the loss."""
+    near = np.ones((WINDOWS, 8))
+    plan = FarPlan(
+        trained=64, length=256, windows=PLAN.windows, gaps=(192,) * WINDOWS, short=PLAN.short
+    )
+    return FarTable(plan=plan, far=near + more, near=near, short=np.ones((WINDOWS, 4)))
+
+
+def test_far_positions_that_do_not_explain_the_excess_are_named() -> None:
+    own, useless = table(1.16), tried("ntk", far_table(0.02))
+    said = sentence(own, [useless], far_table(0.02))
+    assert said.startswith("Far positions alone do not explain the excess")
+    assert "Run a diagnosis that is not quick" in said
+    assert "No remedy that keeps the whole text in view is shown to lower the loss at far" in said
+    assert "do not explain" not in sentence(own, [useless], far_table(0.1))
 
 
 def test_noise_breaks_in_five_of_a_hundred_models_or_fewer() -> None:

@@ -97,6 +97,51 @@ def test_every_stage_advances_its_bar_within_a_pass_and_to_its_end(
         assert max(whole.steps) < 0.5 * whole.total or resumes
 
 
+def test_a_slow_stage_prints_lines_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small()
+    monkeypatch.setattr(pass_bar, "LINE_SECONDS", 0.0)
+    with pass_bar.PassBar(model, "a stage", [10, 10, 10, 10]) as bar:
+        for _ in range(4):
+            bar.finished()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith("a stage: ") for line in lines)
+    assert lines[-1].endswith("about 0 s left")
+    monkeypatch.setattr(pass_bar, "LINE_SECONDS", 20.0)
+    with pass_bar.PassBar(model, "a stage", [10]) as bar:
+        bar.finished()
+    assert capsys.readouterr().err == ""
+
+
+def test_the_page_draws_the_excess_with_its_interval() -> None:
+    text = np.random.default_rng(0).integers(64, size=4000)
+    given: dict[str, Any] = {"questions": 0, "effects": 0, "remedies": [], "windows": 6}
+    found = hs.diagnose(small(), LENGTH, text, **given)
+    html = found.to_html()
+    assert 'aria-label="Excess by position"' in html
+    assert html.count("<polygon") == 1
+    assert "svg { max-width: 100%; height: auto }" in html
+    assert "what breaks is decided by Student's test" in found.to_markdown()
+    assert (
+        "1 windows"
+        not in hs.diagnose(small(), LENGTH, text, quick=True, **{**given, "windows": 1}).to_html()
+    )
+
+
+def test_what_is_not_run_is_listed() -> None:
+    text = np.random.default_rng(0).integers(64, size=2000)
+    model = GPT2Model(tiny("alibi", train_length=64, vocabulary=64))
+    given: dict[str, Any] = {"quick": True, "effects": 1, "remedies": []}
+    left_out = " ".join(hs.diagnose(model, 128, text, **given).data["about"]["left_out"])
+    assert "which need 192 tokens" in left_out
+    assert "a bias is not changed in one head alone" in left_out
+    left_out = " ".join(hs.diagnose(model, 256, text, **given).data["about"]["left_out"])
+    assert "at two lengths" in left_out
+    assert "need 192 tokens" not in left_out
+
+
 def test_a_rotation_that_cannot_be_repeated_ends_no_diagnosis(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -113,6 +158,11 @@ def test_a_rotation_that_cannot_be_repeated_ends_no_diagnosis(
     assert [each["name"] for each in found.data["remedies"]] == ["log"]
     assert found.data["far"] is found.data["heads"]["control"] is None
     assert found.data["heads"]["effects"] == {}
+    assert "rotation" in found.findings
+    [text_of] = [each["text"] for each in found.data["findings"] if each["kind"] == "rotation"]
+    assert "does not rotate as its config says" in text_of
+    monkeypatch.undo()
+    assert "rotation" not in hs.diagnose(small(), LENGTH, text, remedies=["clip"], **given).findings
 
 
 def test_a_pass_of_a_published_model_has_a_step_per_layer() -> None:

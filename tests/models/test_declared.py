@@ -209,6 +209,29 @@ def test_a_table_from_before_the_config_was_changed() -> None:
     assert faults(settings(load(theirs))) == ["table"]  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.3])
+@pytest.mark.parametrize("kind", ["yarn", "yarn-mscale", "longrope"])
+def test_an_attention_factor_that_the_scaling_does_not_imply(kind: str, factor: float) -> None:
+    rope: dict[str, Any] = {**YARN, "rope_theta": 1e4}
+    more: dict[str, Any] = {"max_position_embeddings": 256}
+    if kind == "yarn-mscale":
+        rope |= {"mscale": 1.0, "mscale_all_dim": 0.5}
+    if kind == "longrope":
+        lists = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+        rope |= {"rope_type": "longrope", **lists}
+        more["original_max_position_embeddings"] = 64
+    theirs = llama(rope_parameters=rope, **more)
+    implied = theirs.model.rotary_emb.attention_scaling
+    assert abs(implied - 1) > 0.01
+    assert faults(settings(load(theirs))) == []  # type: ignore[arg-type]
+    theirs.model.rotary_emb.attention_scaling = factor
+    [found] = [each for each in settings(load(theirs)) if each.fault]  # type: ignore[arg-type]
+    assert found.fault == "inactive"
+    assert (
+        f"implies {implied:.4g}, and the model multiplies cos and sin by {factor:g}" in found.text
+    )
+
+
 def test_a_window_smaller_than_declared() -> None:
     model: Any = load(FAMILIES["mistral"].build(sliding_window=16))
     found = [each for each in settings(model, {"sliding_window": 40}) if each.fault]

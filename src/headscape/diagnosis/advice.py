@@ -33,7 +33,7 @@ class Tried:
             "is_setting": self.remedy.rope is not None,
             "loss": numbers(estimate(self.losses.past())),
             "gain": numbers(estimate(own.past() - self.losses.past())),
-            "excess": numbers(estimate(self.losses.excess().mean(axis=1))),
+            "excess": _excess(self.losses),
             "cost": numbers(estimate((self.losses.short - own.short).mean(axis=1))),
             "holds_to": self.losses.holds_to(),
             "bands": self.losses.bands(),
@@ -73,17 +73,34 @@ def sentence(
     plan = own.plan
     base = own if unchanged is None else unchanged
     count = len(base.past())
-    if own.holds_to() >= plan.length:
+    worse = (
+        f"past {plan.trained:,} tokens the loss is {shown(_excess(own), sign=True)} nats above "
+        f"that of the same tokens with a short context"
+    )
+    before = ""
+    if own.is_unsure:
+        before = (
+            f"The model is not shown to break up to {plan.length:,} tokens, nor to hold: {worse}. "
+        )
+    elif own.holds_to() >= plan.length:
         return (
-            f"The model holds up to {plan.length:,} tokens: no band of positions is shown to be "
-            f"more than {THRESHOLD} nats worse than the same tokens with a short context. Nothing "
-            f"needs to be mended.{_sure(len(own.past()))}"
+            f"The model holds up to {plan.length:,} tokens: {worse}, and no band of positions is "
+            f"shown to be more than {THRESHOLD} nats above. Nothing needs to be mended."
+            f"{_sure(len(own.past()))}"
+        )
+    if is_too_small(own, base):
+        before += (
+            f"Far positions alone do not explain the excess: they raise the loss by "
+            f"{shown(_excess(base))} of {shown(_excess(own))} nats, less than half. Run a "
+            f"diagnosis that is not quick, which tries remedies in whole windows. "
         )
     sure = _sure(count)
     keeping = ranked([each for each in tried if not each.remedy.forgets])
     helping = [each for each in keeping if helps(each.row(base)["gain"])]
     if not helping:
-        return f"No remedy that keeps the whole text in view lowers the loss.{sure}{_apart(tried)}"
+        where = "" if isinstance(base, LossTable) else " at far positions"
+        none = "that keeps the whole text in view is shown to lower the loss"
+        return f"{before}No remedy {none}{where}.{sure}{_apart(tried)}"
     best = helping[0]
     row = best.row(base)
     where = f"past {plan.trained:,} tokens" if isinstance(base, LossTable) else "at far positions"
@@ -103,10 +120,21 @@ def sentence(
             else "; every other one that keeps the text in view is worse beyond its interval"
         )
     return (
-        f"{_begin(best.remedy.title)} is best: its loss {where} is "
+        f"{before}{_begin(best.remedy.title)} is best: its loss {where} is "
         f"{shown(row['gain'])} nats lower than the unchanged model's, {mended}, and costs "
         f"{shown(row['cost'], sign=True)} nats at {plan.short:,} tokens{rest}.{sure}{_apart(tried)}"
     )
+
+
+def is_too_small(own: LossTable, base: LossTable | FarTable) -> bool:
+    """Return whether far positions alone raise the loss by less than half of the excess."""
+    if isinstance(base, LossTable):
+        return False
+    return bool(base.excess().mean() < 0.5 * own.excess().mean())
+
+
+def _excess(table: LossTable | FarTable) -> list[float | None]:
+    return numbers(estimate(table.excess().mean(axis=1)))
 
 
 def _sure(count: int) -> str:
@@ -150,7 +178,7 @@ def best_of(
     *,
     setting: bool = False,
 ) -> Tried | None:
-    """Return the remedy that the sentence names; None if the model holds or none helps.
+    """Return the remedy that the sentence names; None if nothing needs one or none helps.
 
     Args:
         own: The unchanged model's losses by position.
@@ -158,7 +186,7 @@ def best_of(
         unchanged: What the remedies are compared with, where that is not `own`.
         setting: Whether to take the best of those only that a config of transformers can have.
     """
-    if own.holds_to() >= own.plan.length:
+    if own.holds_to() >= own.plan.length and not own.is_unsure:
         return None
     base = own if unchanged is None else unchanged
     keeping = ranked([each for each in tried if not each.remedy.forgets])

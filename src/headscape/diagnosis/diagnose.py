@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +34,12 @@ from headscape.captures.sequences import Text
 from headscape.diagnosis import far_positions, first_token
 from headscape.diagnosis import heads as head_stage
 from headscape.diagnosis.advice import Tried, best_of, ranked, sentence
-from headscape.diagnosis.changes import Gap, needs_rotation, needs_rotation_alone
+from headscape.diagnosis.changes import (
+    Gap,
+    needs_known_rotation,
+    needs_rotation,
+    needs_rotation_alone,
+)
 from headscape.diagnosis.far_positions import FarPlan, FarTable
 from headscape.diagnosis.loss_by_position import (
     BANDS,
@@ -92,6 +97,8 @@ from headscape.models.transformers.speech_model import SpeechModel
 
 DEPTHS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
 STAGES: Final = "stages"
+CONTROLS: Final = 2
+"""Gaps of the control of every window on which heads are measured."""
 CHECKED: Final = 64
 """Tokens on which every change is tried before anything long runs."""
 
@@ -172,7 +179,7 @@ class Case:
             title: Of the bar; by default the stage's name.
         """
         header = {
-            "format": 3,
+            "format": 4,
             "diagnosis": stage,
             "model": self.base.fingerprint,
             "text": _digest(self.plan.windows),
@@ -216,12 +223,12 @@ class Case:
         """The tokens of all texts."""
         return np.concatenate(self.texts)
 
-    def control(self) -> Gap | None:
-        """Return what makes far positions of few keys; None if tokens cannot be moved."""
+    def controls(self, count: int) -> list[Gap]:
+        """Return `count` gaps that make far positions of few keys; [] if tokens cannot be moved."""
         if not self.moves:
-            return None
+            return []
         plan = self.plan
-        return head_stage.control_change(self.base.spec, plan.trained, plan.length)
+        return head_stage.control_changes(self.base.spec, plan.trained, plan.length, count)
 
 
 def diagnose(
@@ -284,10 +291,22 @@ def diagnose(
     count = (QUICKLY if quick else Effort()).windows if windows is None else windows
     scored, searched = windows_of(texts, length, count, text_name)
     some = scored[0, :CHECKED]
-    turns = head_stage.rotation_error(base, some) is None
+    rotation = head_stage.rotation_error(base, some)
+    turns = rotation is None
     moves = turns and needs_rotation_alone(base.spec) is None
     far = quick and moves
-    effort = _effort(windows, questions, effects, quick=quick, few=names is QUICK, far=far)
+    asks = trained if far else length
+    effort = _effort(
+        windows,
+        questions,
+        effects,
+        quick=quick,
+        few=names is QUICK,
+        far=far,
+        # A run at far positions asks in texts of L tokens or fewer.
+        asks=asks >= SHORTEST,
+        turns=turns,
+    )
     if far:
         chosen = _tried_far(chosen, refused)
     refused |= refusals(base, chosen, some)
@@ -312,6 +331,7 @@ def diagnose(
     )
     data: dict[str, Any] = {"about": _about(case, text_name, quick=quick)}
     data["config"] = _config(base, declared, length)
+    data["rotation"] = None if needs_known_rotation(base.spec) else rotation
     data["first_token"] = _first_token(case)
     own, control, at_length = _own_losses(case)
     data["loss"] = {
@@ -337,6 +357,7 @@ def diagnose(
         data["far"] = {
             "windows": len(unchanged.far),
             "tokens": unchanged.plan.windows.shape[1] - 1,
+            "gaps": [min(unchanged.plan.gaps), max(unchanged.plan.gaps)],
             "near": numbers(estimate(unchanged.near.mean(axis=1))),
             "loss": numbers(estimate(unchanged.past())),
             "more": numbers(estimate(unchanged.excess().mean(axis=1))),
@@ -344,6 +365,7 @@ def diagnose(
     data["remedies"] = [each.row(unchanged) for each in tried]
     data["unchanged_retrieval"] = _far_asked(case, None) if far else _asked_already(case, cells)
     data["refused"] = refused
+    data["past_half"] = _past_half(own, tried, unchanged)
     data["advice"] = _advice(case, own, tried, unchanged)
     data["findings"] = _findings(data)
     found = Diagnosis(data)
@@ -371,8 +393,21 @@ def _effort(
     quick: bool,
     few: bool,
     far: bool,
+    asks: bool,
+    turns: bool,
 ) -> Effort:
-    """Return how much is run; `few` says that the remedies are those of QUICK."""
+    """Return how much is run.
+
+    Args:
+        windows: As given to `diagnose`, like the next two.
+        questions: See there.
+        effects: See there.
+        quick: Whether little is run.
+        few: Whether the remedies are those of QUICK.
+        far: Whether remedies are tried at far positions.
+        asks: Whether a question fits into one of the lengths at which it is asked.
+        turns: Whether the model has rotations that can be repeated.
+    """
     at_least(0, questions=questions, effects=effects)
     usual = QUICKLY if quick else Effort()
     effort = replace(
@@ -385,10 +420,22 @@ def _effort(
     missing = []
     if effort.questions == 0:
         missing.append("no questions of retrieval")
+    elif not asks:
+        missing.append(f"no questions of retrieval, which need {SHORTEST} tokens")
     elif quick:
         where = "up to the trained length" if far else "at two lengths"
         missing.append(f"retrieval of copied tokens only, at one depth, {where}")
-    if effort.effects == 0:
+    if effort.questions and asks and not quick:
+        missing.append(
+            "remedies are asked for one fact and for copied tokens only: not for one of four facts "
+            "and not for a chain of variables"
+        )
+    if not turns:
+        missing.append(
+            "effects of single heads: they need a rotation that can be repeated, and a bias is not "
+            "changed in one head alone"
+        )
+    elif effort.effects == 0:
         missing.append("no effects of single heads")
     if quick:
         missing.append("heads between the trained and the target length")
@@ -597,8 +644,16 @@ def _long_trials(case: Case, own: LossTable, control: list[Any]) -> tuple[LossTa
 
 
 def _far_plan(case: Case) -> FarPlan:
-    windows, plan = case.begun(case.short_windows(*_far_windows(case))), case.plan
-    return FarPlan(trained=plan.trained, length=plan.length, windows=windows, short=plan.short)
+    return _at_gaps(case, case.begun(case.short_windows(*_far_windows(case))))
+
+
+def _at_gaps(case: Case, windows: Int64[np.ndarray, "n t_plus_1"]) -> FarPlan:
+    """Return what reads windows with gaps that are spread over the target length."""
+    trained, length = case.plan.trained, case.plan.length
+    gaps = far_positions.gaps(trained, length, windows.shape[1] - 1, len(windows))
+    return FarPlan(
+        trained=trained, length=length, windows=windows, gaps=gaps, short=case.plan.short
+    )
 
 
 def _far_windows(case: Case) -> tuple[int, int]:
@@ -612,23 +667,24 @@ def _far_trials(case: Case, own: LossTable) -> tuple[FarTable, Trial]:
     base, plan = case.base, _far_plan(case)
     count = range(len(plan.windows))
 
-    def losses(title: str, mark: str, model: ChangedModel) -> Any:
-        about = {"remedy": mark, "windows": _digest(plan.windows)}
+    def losses(title: str, mark: str, model: Callable[[int], ChangedModel]) -> Any:
+        about = {"remedy": mark, "windows": _digest(plan.windows), "gaps": list(plan.gaps)}
         found = case.kept(
             "far",
             about,
             count,
-            lambda number: plan.losses(model, number),
+            lambda number: plan.losses(model(number), number),
             lambda _: base.cost(plan.windows.shape[1] - 1),
             title,
         )
         return np.array(found)
 
-    near = losses("near positions", "near", ChangedModel(base))
-    far = losses("far positions", "", plan.model(base, None, ""))
+    near = losses("near positions", "near", lambda _: ChangedModel(base))
+    far = losses("far positions", "", partial(plan.model, base, None, ""))
 
     def tried(remedy: Remedy) -> Tried:
-        there = losses(remedy.title, remedy.mark, plan.model(base, remedy.change, remedy.mark))
+        model = partial(plan.model, base, remedy.change, remedy.mark)
+        there = losses(remedy.title, remedy.mark, model)
         costs = case.kept(
             "cost",
             {"remedy": remedy.mark},
@@ -650,7 +706,7 @@ def _far_asked(case: Case, remedy: Remedy | None) -> Answers:
     if tokens < SHORTEST or count == 0:
         return {}
     mark, change = ("", None) if remedy is None else (remedy.mark, remedy.change)
-    moved = far_positions.far(case.base.spec, tokens, case.plan.length, change)
+    moved = far_positions.far(case.base.spec, tokens, case.plan.length - tokens, change)
     model = ChangedModel(case.base, moved, name=case.base.spec.name, mark=f"far {mark}")
 
     def ask(kind: str) -> Any:
@@ -689,24 +745,31 @@ def _search(case: Case, refused: dict[str, str]) -> list[Remedy]:
         refused[SEARCHED] = reason or "it has too few pairs for a search"
         return []
     at = torch.from_numpy(plan.at[plan.past])
-    short = replace(_far_plan(case), windows=searched) if case.effort.far else None
+    # One gap could come round to a known angle for one of the candidates.
+    every = np.repeat(searched, far_positions.WINDOWS, axis=0)
+    short = _at_gaps(case, every) if case.effort.far else None
 
     def loss(number: int) -> float:
         each = candidates[number]
         if short is not None:
-            return float(np.mean(short.losses(short.model(case.base, each.change, each.mark), 0)))
+            models = [
+                short.model(case.base, each.change, each.mark, place) for place in range(len(every))
+            ]
+            return float(
+                np.mean([short.losses(model, place) for place, model in enumerate(models)])
+            )
         return float(np.mean(losses_at(each.applied(case.base), torch.from_numpy(searched), at)))
 
     losses = case.kept(
         "search",
         {
             "candidates": [each.mark for each in candidates],
-            "far": case.effort.far,
+            "gaps": [] if short is None else list(short.gaps),
             "searched": _digest(searched),
         },
         range(len(candidates)),
         loss,
-        lambda _: case.base.cost(searched.shape[1] - 1),
+        lambda _: (1 if short is None else len(every)) * case.base.cost(searched.shape[1] - 1),
         "searching factors",
     )
     return [candidates[int(np.argmin(losses))]]
@@ -733,8 +796,8 @@ def _retrieval(case: Case) -> tuple[list[Cell], Copying]:
     if effort.far:
         lengths = [n for n in lengths if n <= plan.trained]
     cells = [(k, n, d, False) for k in effort.kinds for n in lengths for d in effort.depths]
-    control = case.control()
-    if control is not None and plan.trained in lengths:
+    controls = case.controls(effort.questions)
+    if controls and plan.trained in lengths:
         cells.append(("copy", plan.trained, COPY_DEPTH, True))
 
     def ask(cell: tuple[str, int, float, bool]) -> Any:
@@ -748,7 +811,7 @@ def _retrieval(case: Case) -> tuple[list[Cell], Copying]:
                 effort.questions,
                 case.pool,
                 first=plan.first,
-                change=control if moved else None,
+                changes=controls if moved else (),
             )
             heads = head_stage.listed(weight)
         else:
@@ -758,6 +821,7 @@ def _retrieval(case: Case) -> tuple[list[Cell], Copying]:
     about = {
         "questions": effort.questions,
         "cells": [list(cell) for cell in cells],
+        "gaps": [each.by for each in controls],
         "pool": case.pool_digest,
     }
     answers = case.kept(
@@ -825,24 +889,23 @@ def _heads(case: Case, at_length: dict[str, Any] | None, copying: Copying) -> di
     """Return the measures of every head; `at_length` are those at N, where they are known."""
     base, plan, effort = case.base, case.plan, case.effort
     lengths = _head_lengths(case)
-    gap = case.control()
-    control = None
-    if gap is not None:
-        mark = f"gap {plan.trained} {plan.length}"
-        control = ChangedModel(base, gap, name=base.spec.name, mark=mark)
-    runs: list[tuple[int, bool, int]] = [
-        (length, False, number)
+    numbers_of = range(min(effort.sequences, len(plan.windows)))
+    controls = case.controls(CONTROLS * len(numbers_of))
+    runs: list[tuple[int, int, int]] = [
+        (length, 0, number)
         for length in (lengths if at_length is None else lengths[:-1])
-        for number in range(min(effort.sequences, len(plan.windows)))
+        for number in numbers_of
     ]
-    if control is not None:
-        runs += [(plan.trained, True, number) for length, _, number in runs if length == lengths[0]]
+    runs += [(plan.trained, gap.by, n % len(numbers_of)) for n, gap in enumerate(controls)]
+    gaps = {gap.by: gap for gap in controls}
 
-    def measured(one: tuple[int, bool, int]) -> Any:
-        length, moved, number = one
-        model = control if moved and control is not None else ChangedModel(base)
-        window = plan.windows[number, :length]
-        return head_stage.measured(model, window, gap if moved else None)
+    def measured(one: tuple[int, int, int]) -> Any:
+        length, by, number = one
+        gap = gaps.get(by)
+        mark = f"gap {plan.trained} {by}"
+        model = ChangedModel(base, gap, name=base.spec.name, mark=mark)
+        reach = length if gap is None else plan.length
+        return head_stage.measured(model, plan.windows[number, :length], gap, reach)
 
     tables = case.kept(
         "heads",
@@ -852,8 +915,8 @@ def _heads(case: Case, at_length: dict[str, Any] | None, copying: Copying) -> di
         lambda one: base.cost(one[0]),
     )
     by_run: dict[tuple[int, bool], list[Any]] = {}
-    for (length, moved, _), table in zip(runs, tables, strict=True):
-        by_run.setdefault((length, moved), []).append(table)
+    for (length, by, _), table in zip(runs, tables, strict=True):
+        by_run.setdefault((length, by > 0), []).append(table)
     if at_length is not None:
         by_run[plan.length, False] = [at_length]
     found = {key: _mean_table([each["measures"] for each in some]) for key, some in by_run.items()}
@@ -955,6 +1018,9 @@ def _findings(data: Mapping[str, Any]) -> list[dict[str, str]]:
         for each in data["config"]
         if each["fault"]
     ]
+    if data["rotation"] is not None:
+        text = f"{data['rotation']}: no remedy that repeats a rotation was tried."
+        found.append({"stage": "config", "kind": "rotation", "text": text[:1].upper() + text[1:]})
     about, loss = data["about"], data["loss"]
     start = data["first_token"]
     if start is not None and start["is_lost"] and about["first_token"] is None:
@@ -985,14 +1051,32 @@ def _findings(data: Mapping[str, Any]) -> list[dict[str, str]]:
     return found if cause is None else [*found, cause]
 
 
+def _past_half(
+    own: LossTable, tried: Sequence[Tried], unchanged: LossTable | FarTable
+) -> list[float | None] | None:
+    """Return by how much positions explain more than half of the excess, in nats; None if unknown.
+
+    At far positions alone that is what they add to the loss minus half of the excess; in whole
+    windows what known positions take off it minus half of it.
+    """
+    half = 0.5 * own.excess().mean(axis=1)
+    if isinstance(unchanged, FarTable):
+        return numbers(estimate(unchanged.excess().mean(axis=1) - half.mean()))
+    known = (each.losses for each in tried if each.remedy.name in {"clip", "clip-bias"})
+    clipped = next(known, None)
+    return None if clipped is None else numbers(estimate(own.past() - clipped.past() - half))
+
+
 def _cause(data: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the finding positions or keys; None if what was run cannot tell."""
-    excess = data["loss"]["excess"][0]
-    if excess <= 0:
+    """Return the finding positions, keys or cause-unclear; None if nothing that tells was run."""
+    excess, past_half = data["loss"]["excess"][0], data["past_half"]
+    if excess <= 0 or past_half is None:
         return None
+    _, low, high = past_half
+    is_most, is_least = low is not None and low > 0, high is not None and high < 0
     if data["far"] is not None:
         more = data["far"]["more"][0]
-        if more < 0.5 * excess:
+        if not is_most:
             # Few keys are far in a short window: more of them may do more.
             return None
         text = (
@@ -1000,17 +1084,15 @@ def _cause(data: Mapping[str, Any]) -> dict[str, str] | None:
             f"loss by {more:.2f} nats: positions that training never had are the cause."
         )
         return {"stage": "heads", "kind": "positions", "text": text}
-    known = (each for each in data["remedies"] if each["name"] in {"clip", "clip-bias"})
-    clipped = next(known, None)
-    if clipped is None:
-        return None
+    clipped = next(each for each in data["remedies"] if each["name"] in {"clip", "clip-bias"})
     share = 1 - clipped["excess"][0] / excess
-    kind = "positions" if share >= 0.5 else "keys"
-    cause = (
-        "positions that training never had are the cause"
-        if kind == "positions"
-        else "known positions do not mend it, so the number of keys or the text is the cause"
-    )
+    kind = "positions" if is_most else "keys" if is_least else "cause-unclear"
+    cause = {
+        "positions": "positions that training never had are the cause",
+        "keys": "known positions do not mend it, so the number of keys or the text is the cause",
+        "cause-unclear": "these windows cannot tell whether that is more or less than half, so "
+        "they cannot tell whether positions or the number of keys is the cause",
+    }[kind]
     text = (
         f"With all keys in view at known positions ({clipped['text']}), {max(0.0, share):.0%} of "
         f"the excess is gone: {cause}."

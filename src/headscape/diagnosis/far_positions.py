@@ -1,10 +1,16 @@
 """What far positions alone do to a loss, in short windows: a remedy is tried without a long pass.
 
-A window of T = min(512, L) tokens is read with its second half N - T positions later (`Far`): its
-queries meet the distances of a text of N tokens, and no more keys than before. A pass costs T
-tokens, where the whole text costs N. Scored is the last quarter, once at its own positions (near)
-and once far: its tokens have at least T / 4 tokens before them that are not far. The number of
-keys, the other thing that a long text changes, is not in these numbers.
+A window of T = min(512, L) tokens is read with its second half some positions later (`Far`): its
+queries meet the distances of a long text, and no more keys than before. A pass costs T tokens,
+where the whole text costs N. Scored is the last quarter, once at its own positions (near) and once
+far: its tokens have at least T / 4 tokens before them that are not far. The number of keys, the
+other thing that a long text changes, is not in these numbers.
+
+Every window has a gap of its own (`gaps`), since pairs that turn come round again: at one distance
+a remedy may bring all of the loss back by chance, and none of it at the next. The gaps are the same
+for every remedy. They are spread evenly, as the positions are that a whole window is scored at, but
+without a common step, since a pair that turns once in that step would have one angle in every
+window. The interval is over windows that differ in text and in gap.
 """
 
 from dataclasses import dataclass, replace
@@ -26,6 +32,7 @@ from headscape.models.transformers.published_model import PublishedModel
 TOKENS: Final = 512
 WINDOWS: Final = 6
 """Windows of TOKENS tokens; of shorter ones as many more as have the same number of tokens."""
+GOLDEN: Final = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True)
@@ -43,9 +50,28 @@ class Far:
         return far if self.change is None else self.change(layer, far)
 
 
-def far(spec: Spec, tokens: int, length: int, change: Change | None = None) -> Far:
-    """Return the change that puts the second half of `tokens` at the end of `length` positions."""
-    return Far(Gap(Rotations(spec), tokens // 2, length - tokens), change)
+def far(spec: Spec, tokens: int, by: int, change: Change | None = None) -> Far:
+    """Return the change that puts the second half of `tokens` tokens `by` positions later."""
+    return Far(Gap(Rotations(spec), tokens // 2, by), change)
+
+
+def gaps(trained: int, length: int, tokens: int, count: int) -> tuple[int, ...]:
+    """Return how much later the second half of each of `count` windows stands, farthest first.
+
+    They go from the gap at which every query of the last quarter is at least L away from the first
+    half to the gap at which the window ends with N positions. One window alone has the last. Those
+    between are multiples of the golden ratio modulo 1, which are spread evenly for any count.
+
+    Args:
+        trained: L.
+        length: N.
+        tokens: Length of a window.
+        count: Number of windows.
+    """
+    most = length - tokens
+    least = min(max(1, trained - tokens // 4), most)
+    between = [(number * GOLDEN) % 1 for number in range(count - 1)]
+    return tuple(round(least + (most - least) * at) for at in sorted([*between, 1.0], reverse=True))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,15 +81,18 @@ class FarPlan:
     trained: int
     length: int
     windows: Int64[np.ndarray, "n t_plus_1"]
+    gaps: tuple[int, ...]
+    """How much later the second half of each window stands."""
     short: int
     """Length of the windows on which a remedy's cost is measured."""
 
     def model(
-        self, base: GPT2Model | PublishedModel, change: Change | None, mark: str
+        self, base: GPT2Model | PublishedModel, change: Change | None, mark: str, number: int
     ) -> ChangedModel:
-        """Return the model at far positions with a remedy's change."""
-        moved = far(base.spec, self.windows.shape[1] - 1, self.length, change)
-        return ChangedModel(base, moved, name=base.spec.name, mark=f"far {self.length} {mark}")
+        """Return the model at the far positions of one window, with a remedy's change."""
+        by = self.gaps[number]
+        moved = far(base.spec, self.windows.shape[1] - 1, by, change)
+        return ChangedModel(base, moved, name=base.spec.name, mark=f"far {by} {mark}")
 
     def losses(self, model: ChangedModel, number: int) -> list[float]:
         """Return one window's losses in its last quarter."""

@@ -2,8 +2,9 @@
 
 Measures of every head, from late queries, at L, 2L ... N tokens. A longer text changes two things:
 there are more keys, and there are distances that training never had. The control has one of them:
-the first L tokens with the second half `N - L` positions later, so the number of keys, and the
-tokens, are those of L and the distances are those of N.
+the first L tokens with the second half later, so the number of keys, and the tokens, are those of
+L and the distances are those of a longer text. It is the mean over several gaps, spread from about
+L to N - L, since a rotation comes round again and one distance alone may look like a known one.
 
     position   control - L
     keys       N - control
@@ -14,7 +15,7 @@ Retrieval is the weight that a query gives to the very token that it should copy
 the kind `copy` whose passage stands in the first half of the text (retrieval.py).
 
 The kernel of a head is the share of late queries' weight, and their mean score, at distances 0, 1,
-2 to 3, 4 to 7 ...: at L, N and in the control, where pairs across the gap have its distances.
+2 to 3, 4 to 7 ...: at L, N and in the control, where pairs across a gap have its distances.
 
 The ten heads that change most get positions they know, one at a time: distances from L on become
 L - 1 in that head alone. What that does to the loss past L is the head's effect.
@@ -39,6 +40,7 @@ from headscape.diagnosis.changes import (
     needs_known_rotation,
     stretchable,
 )
+from headscape.diagnosis.far_positions import gaps
 from headscape.diagnosis.remedies import turns_by_layer
 from headscape.errors import InputError
 from headscape.kernels.attend import run
@@ -96,14 +98,16 @@ def watching(
 class HeadWatch:
     """Measures of every head, from a sample of late queries of a pass over `length` tokens."""
 
-    def __init__(self, spec: Spec, length: int, gap: Gap | None = None) -> None:
-        """`gap` says that tokens stand elsewhere, for distances."""
+    def __init__(
+        self, spec: Spec, length: int, gap: Gap | None = None, reach: int | None = None
+    ) -> None:
+        """`gap` says that tokens stand elsewhere; the kernel's bins go up to `reach` tokens."""
         self.length, self._gap = length, gap
         maps = (len(spec.layers), spec.heads)
         self._values = {name: np.full(maps, np.nan) for name in MEASURES}
         self._rows = QueryRows(length, spec.causal)
         self._sampled = QueryRows(length, spec.causal, DRIFT_QUERIES)
-        self.edges = kernel_edges(length + (0 if gap is None else gap.by))
+        self.edges = kernel_edges(reach or length + (0 if gap is None else gap.by))
         """The first distance of every bin."""
         shape = (*maps, len(self.edges))
         self._kernel = {name: np.full(shape, np.nan) for name in ("weight", "score")}
@@ -164,23 +168,33 @@ def _digits(values: Float[np.ndarray, " n"]) -> list[float | None]:
 
 
 def measured(
-    model: ChangedModel, tokens: Int64[np.ndarray, " t"], gap: Gap | None = None
+    model: ChangedModel,
+    tokens: Int64[np.ndarray, " t"],
+    gap: Gap | None = None,
+    reach: int | None = None,
 ) -> dict[str, Any]:
-    """Return the measures and the kernel of every head on one sequence."""
-    watch = HeadWatch(model.spec, len(tokens), gap)
+    """Return the measures and the kernel of every head on one sequence.
+
+    Args:
+        model: The model, changed by `gap` if there is one.
+        tokens: The sequence.
+        gap: Where its tokens stand; None is at their own positions.
+        reach: The kernel's bins go up to this many tokens; by default to the last position.
+    """
+    watch = HeadWatch(model.spec, len(tokens), gap, reach)
     model.observe(torch.from_numpy(tokens)[None], range(len(model.spec.layers)), watch)
     return {"measures": watch.table(), "kernel": watch.kernel()}
 
 
 def mean_kernel(kernels: Sequence[Kernel]) -> Kernel:
-    """Return the mean over sequences; bins without a pair stay None."""
-    return {
-        name: [
-            [_digits(head) for head in layer]
-            for layer in np.mean([np.array(each[name], np.float64) for each in kernels], axis=0)
-        ]
-        for name in kernels[0]
-    }
+    """Return the mean over the sequences that have a pair in a bin; None where none has."""
+    found: Kernel = {}
+    for name in kernels[0]:
+        values = np.array([each[name] for each in kernels], np.float64)
+        count = np.isfinite(values).sum(axis=0)
+        mean = np.where(count > 0, np.nansum(values, axis=0) / np.maximum(count, 1), np.nan)
+        found[name] = [[_digits(head) for head in layer] for layer in mean]
+    return found
 
 
 def listed(values: Float[np.ndarray, "layers h"]) -> list[list[float | None]]:
@@ -188,9 +202,17 @@ def listed(values: Float[np.ndarray, "layers h"]) -> list[list[float | None]]:
     return [[None if np.isnan(x) else float(x) for x in row] for row in values]
 
 
-def control_change(spec: Spec, trained: int, length: int) -> Gap:
-    """Return what makes far positions of few keys."""
-    return Gap(Rotations(spec), trained // 2, length - trained)
+def control_changes(spec: Spec, trained: int, length: int, count: int) -> list[Gap]:
+    """Return what makes far positions of few keys, `count` times with different gaps.
+
+    Args:
+        spec: The model's.
+        trained: L, which is also the length of the text that is read.
+        length: N.
+        count: Number of gaps; one alone ends with N positions.
+    """
+    rotations = Rotations(spec)
+    return [Gap(rotations, trained // 2, by) for by in gaps(trained, length, trained, count)]
 
 
 def most_changed(at_trained: HeadTable, at_length: HeadTable) -> list[tuple[int, int, float]]:

@@ -1,18 +1,24 @@
 """A progress bar that advances with every layer of every forward pass of a model.
 
 One pass over a long text takes minutes, so its layers are counted: a hook on each block adds the
-layer's share of the pass, by `cost` of the tokens that it reads.
+layer's share of the pass, by `cost` of the tokens that it reads. Where stderr is no terminal, a
+slow stage prints lines instead: its time so far and the time left.
 """
 
+import sys
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 
-from headscape.io.terminal import SlowBar
+from headscape.io.terminal import SlowBar, say
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.transformers.published_model import PublishedModel
+
+LINE_SECONDS: Final = 20.0
+"""Time between two lines of a stage where stderr is no terminal; shorter stages print none."""
 
 
 class PassBar:
@@ -29,6 +35,8 @@ class PassBar:
             total += work
             self._ends.append(round(total))
         self._bar = SlowBar(title, round(total))
+        self._title, self._total = title, round(total)
+        self._started = self._told = time.monotonic()
         self._done, self._batches = 0, 0
         self._stack = ExitStack()
 
@@ -54,6 +62,11 @@ class PassBar:
     def _reach(self, done: int) -> None:
         self._bar.advance(done - self._done)
         self._done = done
+        now = time.monotonic()
+        if now - self._told >= LINE_SECONDS and done and not sys.stderr.isatty():
+            self._told, so_far = now, now - self._started
+            left = so_far * (self._total - done) / done
+            say(f"{self._title}: {so_far:.0f} s so far, about {left:.0f} s left", err=True)
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()

@@ -101,7 +101,8 @@ def _ntk(spec: Spec, trained: int, length: int) -> Remedy:
 
 def _dynamic(spec: Spec, trained: int, length: int) -> Remedy:  # noqa: ARG001
     fields: dict[str, Any] = {"scaling": "dynamic", "factor": 1.0, "trained_length": trained}
-    return _rope(spec, trained, "dynamic", "dynamic NTK", **fields)
+    text = f"RoPE with NTK's factor at every length: the length in use over {trained}"
+    return _rope(spec, trained, "dynamic", "dynamic NTK", text, **fields)
 
 
 def _yarn(spec: Spec, trained: int, length: int) -> Remedy:

@@ -37,6 +37,7 @@ th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid #ddd 
 th:first-child { text-align: left }
 th[scope="row"] { font-weight: normal }
 td span { display: block; padding: 0 .3rem }
+svg { max-width: 100%; height: auto }
 ul { margin: 0 }
 @media (prefers-color-scheme: dark) {
   body { color: #ddd; background: #181818 }
@@ -217,8 +218,8 @@ class Diagnosis:
         return [
             (
                 f"First token: texts of this model usually begin with {named(start)}. In "
-                f"{start['windows']} short windows that begin where the text is cut, the loss is "
-                f"{shown(start['more'], sign=True)} nats higher than with that token first, and "
+                f"{start['windows']} short windows that begin where the text is cut, the loss "
+                f"minus that with this token first is {shown(start['more'], sign=True)} nats, and "
                 f"the mean weight of late queries on the first key is {sink['own']:.3f} against "
                 f"{sink['usual']:.3f}."
             ),
@@ -238,10 +239,15 @@ class Diagnosis:
         held = (
             f"The loss holds up to {loss['holds_to']:,} tokens, "
             f"{loss['holds_to'] / about['trained']:.3g} times the trained length: no band before "
-            f"that has a mean excess above {loss['threshold']} nats that is shown to be above 0 "
-            f"(with 5% of false alarms in all bands together)."
+            f"that has a mean excess above {loss['threshold']} nats that is shown to be above 0."
         )
-        lines: list[str | Table] = [held, (("position", "loss", "excess"), rows)]
+        tests = (
+            f"Past {about['trained']:,} tokens the mean excess is "
+            f"{shown(loss['excess'], sign=True)} nats. Brackets are bootstrap intervals of one "
+            f"number each; what breaks is decided by Student's test, with 2.5% of false alarms in "
+            f"all positions past the trained length together and 2.5% in all bands together."
+        )
+        lines: list[str | Table] = [held, (("position", "loss", "excess"), rows), tests]
         for kind in dict.fromkeys(each["kind"] for each in self.data["retrieval"]):
             lines += self._heat_map(kind)
         return lines
@@ -391,9 +397,12 @@ class Diagnosis:
         lines: list[str | Table] = [(titles, rows)]
         if far is not None:
             lines.append(
-                f"Compared at far positions alone: {far['windows']} windows of {far['tokens']:,} "
-                f"tokens whose second half stands at the end of {data['about']['length']:,} "
-                f"positions. The loss is that of the last quarter, and the excess is that minus "
+                f"Compared at far positions alone: {_counted(far['windows'])} of {far['tokens']:,} "
+                f"tokens whose second half stands {far['gaps'][0]:,} to {far['gaps'][1]:,} "
+                f"positions later, a different gap in every window and the same ones for every "
+                f"remedy, since a rotation comes round again and a single distance may favour a "
+                f"remedy by chance. Intervals are over windows that differ in text and in gap. "
+                f"The loss is that of the last quarter, and the excess is that minus "
                 f"the loss of the unchanged model without the gap, {shown(far['near'])}. More "
                 f"keys, the other thing that a long text changes, are not in this table."
             )
@@ -405,7 +414,7 @@ class Diagnosis:
         about = self.data["about"]
         lines: list[str | Table] = [
             (
-                f"{about['windows']} windows of {about['length']:,} tokens of {about['text']}, "
+                f"{_counted(about['windows'])} of {about['length']:,} tokens of {about['text']}, "
                 f"{about['scored_per_window']:,} scored tokens each; every remedy scores the same "
                 f"tokens. The excess is the loss minus the loss of the same token with half to all "
                 f"of the trained length of {about['trained']:,} tokens before it. Brackets are 95% "
@@ -420,7 +429,7 @@ class Diagnosis:
 
     def _loss_picture(self) -> str:
         bands = self.data["loss"]["bands"]
-        return _picture([("unchanged", bands)], self.data["about"]["trained"])
+        return _picture([("unchanged", bands)], self.data["about"]["trained"], "excess")
 
     def _kernel_picture(self) -> str:
         """Return the kernels of the most changed heads as SVG, one small panel each."""
@@ -481,6 +490,10 @@ class Diagnosis:
         return _picture(curves, self.data["about"]["trained"])
 
 
+def _counted(windows: int) -> str:
+    return "1 window" if windows == 1 else f"{windows} windows"
+
+
 def _layers(layers: Sequence[int]) -> str:
     """Return layers, counted from 0, as text that counts from 1."""
     numbers = ", ".join(str(layer + 1) for layer in layers)
@@ -521,11 +534,22 @@ def _paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>" if item == text else f"<ul><li>{escape(item)}</li></ul>"
 
 
-def _picture(curves: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], trained: int) -> str:
-    """Return losses by position as SVG, with a line at the trained length."""
+def _picture(
+    curves: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], trained: int, of: str = "loss"
+) -> str:
+    """Return losses by position as SVG, with a line at the trained length.
+
+    Args:
+        curves: The bands of positions, by title.
+        trained: The trained length.
+        of: The entry of a band that is drawn; an excess is drawn with its interval and with 0.
+    """
     width, height, left, below = 640, 260, 48, 34
-    losses = [band["loss"][0] for _, bands in curves for band in bands]
-    low, high = float(min(losses)), float(max(losses))
+    is_excess = of == "excess"
+    drawn = [each for _, bands in curves for band in bands if (each := band[of]) is not None]
+    values = [x for each in drawn for x in (each if is_excess else each[:1]) if x is not None]
+    values += [0.0] if is_excess else []
+    low, high = float(min(values)), float(max(values))
     high += 0.05 * (high - low or 1.0)
     last = curves[0][1][-1]["to"]
 
@@ -537,7 +561,8 @@ def _picture(curves: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], trained:
 
     parts = [
         (
-            f'<svg role="img" aria-label="Loss by position" viewBox="0 0 {width} {height}" '
+            f'<svg role="img" aria-label="{of.capitalize()} by position" '
+            f'viewBox="0 0 {width} {height}" '
             f'width="{width}" height="{height}" xmlns="http://www.w3.org/2000/svg" '
             f'font-family="sans-serif" font-size="11">'
         )
@@ -549,20 +574,29 @@ def _picture(curves: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], trained:
             f'stroke="#ddd"/><text x="{left - 6}" y="{y(loss) + 4:.1f}" text-anchor="end">'
             f"{loss:.2f}</text>"
         )
-        at = last * step / 4
+        place = last * step / 4
         parts.append(
-            f'<text x="{x(at):.1f}" y="{height - 16}" text-anchor="middle">{at:,.0f}</text>'
+            f'<text x="{x(place):.1f}" y="{height - 16}" text-anchor="middle">{place:,.0f}</text>'
         )
     parts.append(
         f'<line x1="{x(trained):.1f}" x2="{x(trained):.1f}" y1="10" y2="{height - below}" '
         f'stroke="#888" stroke-dasharray="4"/><text x="{x(last / 2):.1f}" y="{height - 2}" '
-        f'text-anchor="middle">position; dashed: the trained length</text>'
+        f'text-anchor="middle">{of} in nats by position; dashed: the trained length</text>'
     )
+    if is_excess:
+        parts.append(
+            f'<line x1="{left}" x2="{x(last):.1f}" y1="{y(0):.1f}" y2="{y(0):.1f}" stroke="#888"/>'
+        )
     for number, (title, bands) in enumerate(curves):
         colour = COLOURS[number % len(COLOURS)]
-        points = " ".join(
-            f"{x((band['from'] + band['to']) / 2):.1f},{y(band['loss'][0]):.1f}" for band in bands
-        )
+        at = [((band["from"] + band["to"]) / 2, band[of]) for band in bands if band[of]]
+        points = " ".join(f"{x(place):.1f},{y(value[0]):.1f}" for place, value in at)
+        sure = [(place, value) for place, value in at if value[1] is not None]
+        if is_excess and sure:
+            edge = [(place, value[1]) for place, value in sure]
+            edge += [(place, value[2]) for place, value in reversed(sure)]
+            corners = " ".join(f"{x(place):.1f},{y(value):.1f}" for place, value in edge)
+            parts.append(f'<polygon fill="{colour}" fill-opacity="0.15" points="{corners}"/>')
         parts.append(
             f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{points}"/>'
             f'<text x="{x(last) + 8:.1f}" y="{20 + 15 * number}" fill="{colour}">{escape(title)}'

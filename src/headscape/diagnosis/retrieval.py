@@ -181,7 +181,7 @@ def copying_heads(
     pool: Tokens,
     *,
     first: int | None = None,
-    change: Change | None = None,
+    changes: Sequence[Change] = (),
 ) -> tuple[list[list[float]], Float64[np.ndarray, "layers h"]]:
     """Return the marks of questions of the kind `copy`, and every head's retrieval, in one pass.
 
@@ -191,7 +191,7 @@ def copying_heads(
         count: Number of questions.
         pool: Tokens of the text.
         first: Token that every question begins with; None leaves its own.
-        change: What is done to every call; None changes nothing.
+        changes: What is done to every call, by question; () changes nothing.
     """
     layers, heads = len(base.spec.layers), base.spec.heads
     weight = np.zeros((layers, heads))
@@ -214,7 +214,7 @@ def copying_heads(
             own = rows[:, :, at : at + number].diagonal(dim1=1, dim2=2)
             weight[layer] += own.double().mean(dim=1).cpu().numpy() / count
 
-        with watching(base, watch, change) as model:
+        with watching(base, watch, changes[index] if changes else None) as model:
             found.append(_mark(model, asked))
     return found, weight
 

@@ -1,8 +1,11 @@
 """Whether a published model does what its config declares: RoPE's scaling, its tables, its window.
 
-Declared is what config.json says, active is what the model computes. A setting whose key is
-misspelled, whose table was made before it was set or which a library ignores is declared and not
-active; nothing else shows it, because the model runs as well as before up to its trained length.
+Declared is what config.json says, active is what the model computes: conventions, which
+layer_reading.py found by repeating each layer's own rotated queries and keys. Conventions are
+compared; no scores are compared with those of a model without the setting, as a card does. A
+setting whose key is misspelled, whose table was made before it was set or which a library ignores
+is declared and not active; nothing else shows it, because the model runs as well as before up to
+its trained length.
 """
 
 import inspect
@@ -10,6 +13,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -65,6 +69,8 @@ class _Active:
     conventions: Mapping[str, Any]
     attention_factor: float
     """The multiplier of cos and sin."""
+    encoding: RoPE
+    """The rotation as it was read off the layer."""
 
 
 def settings(
@@ -141,8 +147,11 @@ def _layers(model: PublishedModel) -> list[tuple[str | None, _Active]]:
             continue
         place = getattr(module, "layer_idx", None)
         kind = types[number if place is None else place] if types else None
-        factor = reading.encoding.attention_factor()
-        active = _Active(conventions=spec.conventions, attention_factor=factor)
+        active = _Active(
+            conventions=spec.conventions,
+            attention_factor=reading.encoding.attention_factor(),
+            encoding=reading.encoding,
+        )
         found.append((getattr(module, "rope_layer_type", kind), active))
     return found
 
@@ -232,12 +241,43 @@ def _scaling(
     rows.append(_compared("factor", factor, done_factor, compare=same))
     factors = [each.attention_factor for each in actives]
     declared = _number(rope.get("attention_factor"))
-    if declared is not None or active.conventions.get("attention_factor") is not None:
+    if declared is not None:
         rows.append(_compared("attention factor", declared, *factors, compare=done == kind))
+    elif same:
+        rows += _implied_factor(rope, actives)
     bases = [float(each.conventions["base"]) for each in every]
     if _number(rope.get("rope_theta")) is not None:
         rows.append(_compared("rope_theta", _number(rope["rope_theta"]), *bases))
     return rows
+
+
+def _implied_factor(rope: Mapping[str, Any], actives: list[_Active]) -> list[DeclaredSetting]:
+    """Compare the multiplier of cos and sin with the one that the declared type of scaling implies.
+
+    That is 0.1 ln(factor) + 1 or its mscale form for YaRN, sqrt(1 + ln(factor) / ln(original
+    length)) for LongRoPE, and 1 for the others. [] if it is 1 and active.
+    """
+    names = ("mscale", "mscale_all_dim")
+    own: dict[str, Any] = {key: _number(rope[key]) for key in names if key in rope}
+    usual = copy(actives[0].encoding)
+    usual.config = replace(usual.config, attention_factor=None, **own)
+    implied, active = usual.attention_factor(), [each.attention_factor for each in actives]
+    agrees = any(math.isclose(each, implied, rel_tol=WITHIN) for each in active)
+    if agrees and implied == 1:
+        return []
+    kind = str(actives[0].conventions["scaling"])
+    row = {
+        "name": "attention factor",
+        "declared": f"not set, {implied:.4g} for {kind}",
+        "active": f"{active[0]:.4g}",
+    }
+    if agrees:
+        return [DeclaredSetting(**row)]
+    text = (
+        f"The config declares {kind} scaling without an attention factor, which implies "
+        f"{implied:.4g}, and the model multiplies cos and sin by {active[0]:.4g}."
+    )
+    return [DeclaredSetting(**row, fault="inactive", text=text)]
 
 
 def _compared(
