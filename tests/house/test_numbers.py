@@ -70,7 +70,7 @@ def test_the_readme_counts_the_tested_encodings() -> None:
 def test_the_readmes_heads_are_those_of_the_atlas() -> None:
     atlas, readme = page("docs/measured/atlas.md"), page("README.md")
     [found] = re.findall(r"\| 17 \| 1 \| ([\d.]+ \[[\d., ]+\]) \|", atlas)
-    assert f"the clearest with {found} of its weight (layer 17, head 1;" in readme
+    assert f"the clearest with {found} (layer 17, head 1;" in readme
     assert "for layer 17, head 1 it is 0.995" in atlas
     assert "(R2 0.995)" in readme
 

@@ -103,10 +103,8 @@ def _summed(
     capture: Capture, layers: Sequence[int], weights: Sequence[np.ndarray], what: str
 ) -> Capture:
     """Return a capture of weights of the same sequence and layers."""
-    pieces = list(capture.sequence.get("pieces") or [])
     summary = from_arrays(
         [np.asarray(each, dtype=np.float32) for each in weights],
-        tokens=pieces or capture.tokens,
         causal=capture.causal,
         normalized=False,
         name=f"{capture.model['name']}, {what}",
@@ -116,6 +114,7 @@ def _summed(
         summary,
         layers=tuple(layers),
         calls=calls,
+        sequence={"pieces": list(capture.sequence.get("pieces") or [])},
         tokens=capture.tokens,
         model={**summary.model, "layers": capture.model.get("layers", len(layers))},
         provenance={**capture.provenance, "summary": what},
