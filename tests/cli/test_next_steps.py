@@ -18,7 +18,10 @@ WRITES = {
         "draw it: headscape draw other.safetensors; walk through it: headscape view other.safe",
     ),
     "draw": ("draw cat.safetensors", "walk through it: headscape view cat.safetensors"),
-    "measure": ("measure run --length 16 --out m.csv", "as a page: headscape atlas run"),
+    "measure": (
+        "measure run --length 16 --out m.csv",
+        "as a page: headscape atlas run --out atlas",
+    ),
     "measure captures": (
         "measure cat.safetensors --out m.csv",
         "look at them: headscape view cat.safetensors",
@@ -28,13 +31,14 @@ WRITES = {
         "open it in a browser; look at a head: headscape view run --prompt 'The cat sat on",
     ),
     "card": (
-        "card config.json --out card.html",
-        "open it in a browser; with its weights: headscape atlas config.json --out atlas",
+        "card hf:published --out card.html",
+        "open it in a browser; with its weights: headscape atlas hf:published --out atlas",
     ),
     "card text": (
-        "card config.json --out card.md",
-        "with its weights: headscape atlas config.json --out atlas",
+        "card hf:published --out card.md",
+        "with its weights: headscape atlas hf:published --out atlas",
     ),
+    "card of a config": ("card config.json --out card.html", "open it in a browser"),
     "view": ("view cat.safetensors --html cat.html", "open it in a browser"),
     "evaluate": (
         "evaluate run --lengths 8 --limit 200 --out e",
@@ -63,6 +67,8 @@ def place(tmp_path: Path, small_run: Path, call, monkeypatch: pytest.MonkeyPatch
     Path("run").symlink_to(small_run)
     Path("text.txt").write_text("".join(f"{n} cats sat\n" for n in range(200)))
     Path("config.json").write_text(CONFIG)
+    Path("published").mkdir()
+    Path("published/config.json").write_text(CONFIG)
     call("capture", "run", "--prompt", "The cat", "--out", "cat.safetensors")
     call("evaluate", "run", "--lengths", "8", "--limit", "200", "--out", "first")
 
@@ -75,3 +81,4 @@ def test_a_command_says_what_to_do_next(name: str, call) -> None:
     assert done.exit_code == 0, done.output
     assert [each for each in done.stderr.splitlines() if each.startswith(said)], done.stderr
     assert said not in done.stdout
+    assert "atlas config.json" not in done.stderr

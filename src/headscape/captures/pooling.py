@@ -4,7 +4,7 @@
     pool          every visible pair of a grid of cells
     Pooled        the same from closed forms, where a map has them
     weight_cells  the weights of whole rows, whose log-sum-exp is computed on the way
-    sampled_cells from some pairs of every cell: a preview; all others visit every pair
+    sampled_cells from some pairs of every cell: a preview; all others are exact
 
 The mean of content over a wholly visible cell is scale mean(q) . mean(k), so means of content and
 of scores after rotation cost as much as one pair per cell, and so do those of a bias by distance

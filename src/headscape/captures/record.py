@@ -158,6 +158,9 @@ def _position_ids(
             f"positions must be whole numbers from 0, [{length}] or for M-RoPE [3, {length}], got "
             f"shape {list(found.shape)} of {found.dtype}."
         )
+    reason = model.length_error(int(rows.max()) + 1)
+    if reason is not None:
+        raise InputError(reason)
     return rows.astype(np.int64)
 
 

@@ -271,7 +271,7 @@ class _Collector:
         self.layers: dict[int, _Steps] = {}
         self.real = torch.ones(0, 0, dtype=torch.bool)
         """False for padding, [b s]."""
-        self.told = True
+        self.has_position_ids = True
         """Whether the passes of a padded batch were given position ids."""
 
     def begin(self, inputs: dict[str, Any]) -> int:
@@ -296,12 +296,17 @@ class _Collector:
             )
         self.real = self._padding(inputs.get("attention_mask"), ids.shape, length)
         positions = inputs.get("position_ids")
-        self.told = isinstance(positions, Tensor) and (self.told or length == 0)
+        self.has_position_ids = isinstance(positions, Tensor) and (
+            self.has_position_ids or length == 0
+        )
         if isinstance(positions, Tensor):
             at = torch.arange(self.real.shape[1]) - _starts(self.real)[:, None]
             same = positions.cpu() == at[:, length:]
             if not bool((same | ~self.real[:, length:]).all()):
-                raise InputError("watch reads positions that count 0, 1, 2 ...")
+                raise InputError(
+                    "position_ids must count 0, 1, 2 ... from the first token of each row, padding "
+                    "not counted."
+                )
         self.tokens.append(ids.detach().cpu())
         return length
 
@@ -421,7 +426,7 @@ class _Collector:
             )
         # What is added at the input does not show in layers with relative positions (DeBERTa).
         added = "input" in self.model.spec.provenance
-        if not self.told and (added or reading.name == UNKNOWN):
+        if not self.has_position_ids and (added or reading.name == UNKNOWN):
             raise InputError(
                 f"layer {layer} (counted from 0) may count the padding before a text: give "
                 f"position_ids as generate does, (attention_mask.cumsum(-1) - 1).clamp(min=0), or "

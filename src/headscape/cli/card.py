@@ -47,9 +47,12 @@ def card(
     found = hs.card(first, *others) if others else hs.card(first)
     if out is not None:
         path = found.save(out)
-        open_it = "open it in a browser; " if path.suffix == ".html" else ""
-        model = shlex.quote(first)
-        say(f"{open_it}with its weights: headscape atlas {model} --out atlas", err=True)
+        advice = ["open it in a browser"] if path.suffix == ".html" else []
+        # A config file or a folder without weights is no model.
+        if first.startswith("hf:") and len(found.cards) == 1:
+            advice.append(f"with its weights: headscape atlas {shlex.quote(first)} --out atlas")
+        if advice:
+            say("; ".join(advice), err=True)
         say(path)
     else:
         _print(found.cards)

@@ -169,8 +169,9 @@ def measure(
         say(table, nl=False)
     else:
         write_output(out, table, KINDS[form])
-        told = "as a page: headscape atlas" if of_model else "look at them: headscape view"
-        say(f"{told} {shlex.join(sources)}", err=True)
+        given = shlex.join(sources)
+        page, viewer = f"headscape atlas {given} --out atlas", f"headscape view {given}"
+        say(f"as a page: {page}" if of_model else f"look at them: {viewer}", err=True)
         say(out)
 
 

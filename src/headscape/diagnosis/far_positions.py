@@ -59,8 +59,9 @@ def gaps(trained: int, length: int, tokens: int, count: int) -> tuple[int, ...]:
     """Return how much later the second half of each of `count` windows stands, farthest first.
 
     They go from the gap at which every query of the last quarter is at least L away from the first
-    half to the gap at which the window ends with N positions. One window alone has the last. Those
-    between are multiples of the golden ratio modulo 1, which are spread evenly for any count.
+    half to the gap at which the window ends with N positions. A single window gets the farthest
+    gap. Those between are multiples of the golden ratio modulo 1, which are spread evenly for any
+    count.
 
     Args:
         trained: L.

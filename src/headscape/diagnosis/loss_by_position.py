@@ -14,7 +14,8 @@ a model sound whose excess past L was 0.117 [0.053, 0.197] nats: until then all 
 were one of k + 1 bands and had 2.5% / (k + 1), the strictest test where most is known.
 
 Every remedy scores the same tokens of the same windows. Intervals in tables are over windows, of
-one number each, by the bootstrap (measures/interval.py), and no verdict is read off them.
+one number each, by the bootstrap (measures/interval.py). Whether a length holds is not decided by
+them.
 """
 
 from collections.abc import Iterator, Sequence

@@ -36,7 +36,7 @@ class PassBar:
             self._ends.append(round(total))
         self._bar = SlowBar(title, round(total))
         self._title, self._total = title, round(total)
-        self._started = self._told = time.monotonic()
+        self._started = self._last_line = time.monotonic()
         self._done, self._batches = 0, 0
         self._stack = ExitStack()
 
@@ -63,8 +63,8 @@ class PassBar:
         self._bar.advance(done - self._done)
         self._done = done
         now = time.monotonic()
-        if now - self._told >= LINE_SECONDS and done and not sys.stderr.isatty():
-            self._told, so_far = now, now - self._started
+        if now - self._last_line >= LINE_SECONDS and done and not sys.stderr.isatty():
+            self._last_line, so_far = now, now - self._started
             left = so_far * (self._total - done) / done
             say(f"{self._title}: {so_far:.0f} s so far, about {left:.0f} s left", err=True)
 

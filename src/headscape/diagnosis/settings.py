@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from headscape.diagnosis.changes import FIELDS, rotation_of, stretchable
 from headscape.diagnosis.remedies import SEARCHED, Remedy
+from headscape.encodings.rope import ntk_base
 from headscape.errors import InputError
-from headscape.io.files import read_json, write_text
+from headscape.io.files import write_text
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.model import Spec
+from headscape.models.transformers.declared import stored_config
 from headscape.models.transformers.published_model import PublishedModel
 
 DOCUMENTED: Final = "written from its documentation, not run"
@@ -125,8 +127,7 @@ def rope_parameters(
     partial = {} if fraction == 1 else {"partial_rotary_factor": fraction}
     kind, factor = rope["scaling"], rope.get("factor", 1.0)
     if kind == "ntk":
-        dims = int(head_dim * fraction + 1e-9)
-        larger = base * factor ** (dims / (dims - 2))
+        larger = ntk_base(base, factor, head_dim, fraction)
         return {"rope_type": "default", "rope_theta": larger, **partial}
     made: dict[str, Any] = {"rope_type": kind, "rope_theta": base, "factor": factor, **partial}
     if kind in {"yarn", "longrope"}:
@@ -161,13 +162,10 @@ def config_of(model: GPT2Model | PublishedModel) -> dict[str, Any]:
             f"{model.spec.name} is not a model of transformers, so it has no config.json to write "
             f"a remedy into."
         )
+    stored = stored_config(model)
+    if stored is not None:
+        return stored
     loaded: dict[str, Any] = json.loads(model.model.config.to_json_string())
-    folder = Path(str(getattr(model.model, "name_or_path", "") or "."))
-    if str(folder) != "." and (folder / "config.json").is_file():
-        stored = read_json(folder / "config.json")
-        # A GGUF file may lie beside the config of a different model.
-        if stored.get("model_type") == loaded.get("model_type"):
-            return stored
     return {name: value for name, value in loaded.items() if not name.startswith("_")}
 
 

@@ -319,7 +319,9 @@ class Measures:
             raise refusal
         try:
             return cls._from(read)
-        except (AttributeError, KeyError, TypeError) as error:
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise refusal from error
 
     @classmethod

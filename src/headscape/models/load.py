@@ -32,6 +32,10 @@ from headscape.training.run import CONFIG, Run
 HUGGING_FACE = "hf:"
 NAMED: dict[str, Callable[[], Tokenizer]] = {"bytes": ByteTokenizer, "gpt2": GPT2Tokenizer}
 
+OWN_TOKENIZER = (
+    "is a training run, which has the tokenizer it was trained with: leave tokenizer out."
+)
+
 
 def load(
     source: "str | Path | GPT2 | LoadedModel | nn.Module",
@@ -99,15 +103,14 @@ def load(
             f"{type(source).__name__}."
         )
     if is_run and chosen is not None:
-        raise InputError(
-            f"{folder} is a training run, which has the tokenizer it was trained with: leave "
-            f"tokenizer out."
-        )
+        raise InputError(f"{folder} {OWN_TOKENIZER}")
     return open_run(folder, step) if is_run else _open_weights(folder, chosen)
 
 
 def _with_tokenizer(model: LoadedModel, tokenizer: Tokenizer) -> LoadedModel:
     """Return a model with a different tokenizer and the same weights."""
+    if isinstance(model, GPT2Model) and model.folder is not None:
+        raise InputError(f"{model.folder} {OWN_TOKENIZER}")
     if not isinstance(model, GPT2Model | PublishedModel) or isinstance(model, ReadsSound):
         raise InputError(f"{model.spec.name} takes no tokenizer: leave it out.")
     changed = copy.copy(model)

@@ -51,6 +51,7 @@ from headscape.training.parallel import clip_gradients
 SECONDS = 60.0
 """Time between checkpoints."""
 LR = 2e-3
+"""Largest learning rate of our own models by default."""
 FIT_TOKENS = 2048
 """Most tokens that kernels are measured on."""
 Progress = Callable[[int, str, float], None]

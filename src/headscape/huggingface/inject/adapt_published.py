@@ -33,8 +33,9 @@ from headscape.models.transformers.published_model import PublishedModel
 from headscape.training.adapt import Adaptation, Pair, Progress, learn
 
 LENGTH = 512
-LR = 2e-4
 """Tokens in a window by default, if the model was trained on as many."""
+LR = 2e-4
+"""Largest learning rate of a published model by default."""
 TOKENIZER = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt",
     "spiece.model", "chat_template*", "generation_config.json",

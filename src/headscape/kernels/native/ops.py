@@ -318,7 +318,7 @@ def contiguous(at: list[Tensor]) -> bool:
     return all(g[s].unique().numel() == int(s.sum()) for g, s in zip(group, starts, strict=True))
 
 
-# torch 2.6 reads an operator's signature and knows typing.List alone: not list.
+# torch 2.6 makes an operator's schema of the annotations, and accepts typing.List, not list.
 @torch.library.custom_op("headscape::attention", mutates_args=())
 def attention(
     q: Tensor,

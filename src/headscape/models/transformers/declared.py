@@ -1,8 +1,8 @@
 """Whether a published model does what its config declares: RoPE's scaling, its tables, its window.
 
 Declared is what config.json says, active is what the model computes: conventions, which
-layer_reading.py found by repeating each layer's own rotated queries and keys. Conventions are
-compared; no scores are compared with those of a model without the setting, as a card does. A
+layer_reading.py found by repeating each layer's own rotated queries and keys. Only
+conventions are compared; a card also compares scores with those of a model without the setting. A
 setting whose key is misspelled, whose table was made before it was set or which a library ignores
 is declared and not active; nothing else shows it, because the model runs as well as before up to
 its trained length.

@@ -695,11 +695,11 @@ def read_model(
 
 
 FAILURES = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
-"""What a forward pass raises that is given too little."""
+"""What a forward pass raises when an input is missing."""
 
 
 def _need_tokens_alone(name: str, run: Callable[[Tensor], object], given: Tensor) -> None:
-    """Raise InputError if a model fails without being watched too, as for want of an input."""
+    """Raise InputError if the model also fails unwatched, for example for lack of an input."""
     try:
         run(given)
     except torch.OutOfMemoryError:
