@@ -211,6 +211,8 @@ def test_a_saved_file_is_read_back(found, tmp_path):
 
 def test_a_file_of_something_else_is_neither_read_nor_replaced(found, tmp_path):
     path = tmp_path / "other.json"
+    ragged = json.loads(found.to_json())
+    ragged["values"] = {key: [[[1.0], [1.0, 2.0]]] for key in ragged["values"]}
     for text in ('{"a": 1}', "[1, 2]", "no JSON", '{"x": 0, "about": 3}'):
         path.write_text(text)
         with pytest.raises(InputError, match=r"other\.json"):
@@ -218,6 +220,9 @@ def test_a_file_of_something_else_is_neither_read_nor_replaced(found, tmp_path):
         with pytest.raises(InputError, match=r"other\.json exists and is not a JSON file of head"):
             found.save(path)
         assert path.read_text() == text
+    path.write_text(json.dumps(ragged))
+    with pytest.raises(InputError, match=r"other\.json does not contain measures"):
+        Measures.load(path)
     with pytest.raises(InputError, match=r"missing\.json"):
         Measures.load(tmp_path / "missing.json")
 

@@ -57,6 +57,12 @@ def test_a_saved_model_comes_back_with_its_tokenizer(run: Path, tmp_path: Path) 
     )
 
 
+def test_a_run_keeps_the_tokenizer_it_was_trained_with(run: Path) -> None:
+    for source in (run, load(run)):
+        with pytest.raises(InputError, match="the tokenizer it was trained with: leave"):
+            load(source, tokenizer="gpt2")
+
+
 def test_a_model_in_memory_takes_a_tokenizer_by_name() -> None:
     model = load(tiny(), tokenizer="bytes")
     cap = model.capture("The cat sat", layers="all")

@@ -357,6 +357,15 @@ def test_positions_that_no_text_has_are_refused(given: Any, message: str) -> Non
         ours.capture(torch.arange(3, 23), positions=torch.arange(20))
 
 
+def test_a_position_beyond_the_table_is_refused() -> None:
+    theirs = transformers.GPT2LMHeadModel(small_config(transformers.GPT2Config)).eval()
+    last = theirs.config.n_positions
+    model: Any = load(theirs)
+    model.capture(torch.arange(3, 6), positions=[0, 1, last - 1])
+    with pytest.raises(InputError, match=f"the {last} positions of the model's table"):
+        model.capture(torch.arange(3, 6), positions=[0, 1, last])
+
+
 def test_what_several_positions_do_without_sections_is_refused() -> None:
     model: Any = load(hybrid())
     given = torch.arange(20).expand(3, 1, -1)
