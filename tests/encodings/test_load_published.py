@@ -27,7 +27,7 @@ LARGEST: dict[str, tuple[Any, ...]] = {
     "cable-nw": ("cable", {}),
     "bam": ("bam", {"train_loc": True}),
     "deberta": ("deberta", {"norm": True}),
-    "inkling": ("inkling", {"projection_bias": True}),
+    "inkling": ("inkling", {"projection_bias": True}, {"clip": 8.0}),
     "grape": ("grape", {"gate": "both"}, {"gate": "path"}),
     "path": ("path", {"gate": True, "convolution_bias": True}),
     "selective-rope": (

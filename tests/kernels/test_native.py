@@ -323,7 +323,7 @@ def short(n: int, e: int = 8) -> Tensor:
         ({"bias": Toeplitz(torch.full((HEADS, 5), torch.nan), 0)}, "bias"),
         ({"bias": table(heads=HEADS + 1)}, "bias"),
         ({"bias": table(4)}, "covers distances 0 to 3"),
-        ({"bias": Pairwise(lambda _rows, _cols: torch.zeros(1))}, "function"),
+        ({"bias": Pairwise(lambda _rows, _cols: torch.zeros(1))}, "no form of a Pairwise bias"),
         ({"visible": Visible(True, torch.zeros(1, 5).long(), torch.zeros(1, 4).long())}, "k_group"),
         ({"mixing": CountedTable(torch.zeros(8, 4))}, "CountedTable"),
         ({"mixing": PairPerceptron(*(torch.zeros(4, 4) for _ in range(4)))}, "channels"),

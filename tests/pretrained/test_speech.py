@@ -85,7 +85,7 @@ def test_a_capture_of_sound_speaks_of_frames(tmp_path: Path) -> None:
     }
     assert shown <= labels
     assert not any("position" in label and "ositional" not in label for label in labels)
-    assert cap.row(query=7).heading.endswith("of query frame 8")
+    assert cap.row(query=7).heading.endswith("of query frame 8, position 7")
     with pytest.raises(InputError, match="not in this capture of 60 frames"):
         cap.row(query=60)
     with pytest.raises(InputError, match="captures of 60, 9 frames cannot be compared"):

@@ -75,7 +75,8 @@ _IN_PLACE_OF_SCORES: Final = {
 
 def _position_share(layer: "LayerSums") -> "Tensor":
     within, between = layer.scores.within(), layer.scores.between()
-    return (between / (between + within)).where(within > 0, 1.0)
+    # A map that is the same everywhere has nothing to explain: 0 / 0, which is not measured.
+    return (between / (between + within)).where((within > 0) | (between == 0), 1.0)
 
 
 def _absolute_leak(layer: "LayerSums") -> "Tensor | None":

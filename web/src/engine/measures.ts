@@ -67,7 +67,7 @@ function positionShare(quantity: "bias" | "weights"): Measure {
         number += count;
       }
       const all = square - sum ** 2 / number;
-      return all > 1e-12 * square ? Math.max(0, 1 - within / all) : 1;
+      return all > 1e-12 * square ? Math.max(0, 1 - within / all) : NaN;
     },
   };
 }
