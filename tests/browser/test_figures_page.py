@@ -9,6 +9,8 @@ from PIL import Image
 from browser.acting import violations
 from headscape.plots.gallery import GalleryEntry, write_gallery
 
+pytestmark = pytest.mark.browser
+
 
 def test_its_pictures_load_from_disk(chromium: Any, tmp_path: Path) -> None:
     Image.new("RGB", (7, 5)).save(tmp_path / "one.png")

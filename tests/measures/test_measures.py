@@ -290,7 +290,7 @@ def test_the_viewer_gets_a_value_per_layer_and_head(found):
     assert set(given) <= set(MEASURES)
     share = given["position_share"]
     assert (share["label"], len(share["values"]), len(share["values"][0])) == (
-        "position share of position",
+        "position share (position only)",
         2,
         3,
     )
@@ -303,13 +303,13 @@ def test_texts_of_measures_use_words_and_name_what_was_measured():
     for each in MEASURES.values():
         assert not re.search(r"\b[Swdij]\b", each.text), each.text
         for quantity, word in (
-            ("bias", "position"),
-            ("content", "content"),
+            ("bias", "position only"),
+            ("content", "content only"),
             ("weights", "weights"),
         ):
             other = each.measured_on(quantity)
             of_scores = each.compute is not None and each.reads in {"scores", "products"}
-            assert other.label == each.label + f" of {word}" * of_scores
+            assert other.label == each.label + f" ({word})" * of_scores
             assert (other.text != each.text) == (of_scores and "the scores" in each.text)
             if of_scores and each.name != "closed_form_r2":  # never measured on a capture
                 assert "the scores" in each.text

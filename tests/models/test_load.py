@@ -57,6 +57,11 @@ def test_a_saved_model_comes_back_with_its_tokenizer(run: Path, tmp_path: Path) 
     )
 
 
+def test_a_name_like_a_packages_is_asked_about_before_anything_is_downloaded() -> None:
+    with pytest.raises(InputError, match=r"no folder smolm2 here: did you mean hf:smollm2\?"):
+        load("hf:smolm2")
+
+
 def test_a_run_keeps_the_tokenizer_it_was_trained_with(run: Path) -> None:
     for source in (run, load(run)):
         with pytest.raises(InputError, match="the tokenizer it was trained with: leave"):

@@ -90,7 +90,7 @@ def test_a_page_brings_the_measures_of_its_heads(tmp_path: Path) -> None:
     share, *_ = found.header["measures"]
     assert (share["name"], share["label"]) == (
         "position_share",
-        "position share of position",
+        "position share (position only)",
     )
     assert "variation of the positional part of the scores that the distance" in share["text"]
     assert share["values"] == [[1.0] * 3] * 2  # ALiBi's bias is a function of the distance

@@ -95,8 +95,8 @@ test("plain measures are offered first, each with a definition; Python's comes i
   const { measures: _, ...bare } = header,
     without = (quantities: string[]) => new Capture("p2", "c", { ...bare, quantities } as Header, new Map()),
     [biases, weights] = [without(["content", "bias", "final", "weights"]), without(["weights"])];
-  assert.ok(measuresOf(biases).some(({ title }) => title === "Position share of position"));
-  assert.ok(measuresOf(weights).some(({ title }) => title === "Position share of weights"));
+  assert.ok(measuresOf(biases).some(({ title }) => title === "Position share (position only)"));
+  assert.ok(measuresOf(weights).some(({ title }) => title === "Position share (weights)"));
   assert.ok(offeredMeasures(biases, weights).every(({ name }) => !name.includes("position share")));
   assert.ok(rest.some(({ name }) => name === "first token"));
   assert.ok(measuresOf(served).every(({ name }) => name !== "first token"));

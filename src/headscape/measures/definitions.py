@@ -63,12 +63,12 @@ class Measure:
             return self
         word, words = _IN_PLACE_OF_SCORES[quantity]
         text = self.text.replace("the scores", words)
-        return replace(self, label=f"{self.label} of {word}", text=text)
+        return replace(self, label=f"{self.label} ({word})", text=text)
 
 
 _IN_PLACE_OF_SCORES: Final = {
-    "bias": ("position", "the positional part of the scores"),
-    "content": ("content", "the content part of the scores"),
+    "bias": ("position only", "the positional part of the scores"),
+    "content": ("content only", "the content part of the scores"),
     "weights": ("weights", "the weights"),
 }
 

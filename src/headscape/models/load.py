@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,9 @@ def _open_named(name: str, tokenizer: Tokenizer | None, opening: Opening) -> Pub
         if opening.revision is not None:
             raise InputError(f"{name} comes from a package, so it has no revision: leave it out.")
         return open_published(fetched(name), tokenizer, opening)
+    near = get_close_matches(name, FETCHED, n=1, cutoff=0.8)
+    if near:
+        raise InputError(f"there is no folder {name} here: did you mean hf:{near[0]}?")
     found = download(name, opening.revision)
     return open_published(
         found.folder, tokenizer, opening, name=found.name, origin={"hub": found.origin}

@@ -44,11 +44,11 @@ const at = (distance: number) => (profile: Profile) => profile.mean[profile.zero
 /** How much of the variation of what is stored the distance explains, by one-way analysis of variance. */
 function positionShare(quantity: "bias" | "weights"): Measure {
   const [word, words] =
-    quantity === "bias" ? ["position", "the positional part of the scores"] : ["weights", "the weights"];
+    quantity === "bias" ? ["position only", "the positional part of the scores"] : ["weights", "the weights"];
   return {
-    name: `position share of ${word}`,
-    title: `Position share of ${word}`,
-    short: `position share of ${word}`,
+    name: `position share (${word})`,
+    title: `Position share (${word})`,
+    short: `position share (${word})`,
     text: `Share of the variation of ${words} that the distance explains; 1 is all of it.`,
     shown,
     of(profiles, { capture, layer, head }) {
