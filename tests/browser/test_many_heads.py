@@ -46,8 +46,8 @@ def check_every_head(opened: Opened, pack: Pack) -> None:
     assert unfinished == []
     assert opened.page.locator('.card[data-complete="true"]').count() == count
     # A different measure needs every head again.
-    word = "position" if "bias" in pack.header["quantities"] else "weights"
-    pick(opened, "Measure", f"position share of {word}")
+    word = "position only" if "bias" in pack.header["quantities"] else "weights"
+    pick(opened, "Measure", f"position share ({word})")
     opened.page.wait_for_function(
         "() => [...document.querySelectorAll('.card .value')].every((e) => e.innerText !== '…')",
         timeout=60_000,
