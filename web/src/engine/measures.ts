@@ -48,7 +48,7 @@ function positionShare(quantity: "bias" | "weights"): Measure {
   return {
     name: `position share (${word})`,
     title: `Position share (${word})`,
-    short: `position share (${word})`,
+    short: "position share",
     text: `Share of the variation of ${words} that the distance explains; 1 is all of it.`,
     shown,
     of(profiles, { capture, layer, head }) {
@@ -126,7 +126,7 @@ export function measuresOf(capture: Capture): Measure[] {
     ({ name, label, text, form, values }): Measure => ({
       name,
       title: label,
-      short: label,
+      short: label.replace(/ \(.*\)$/, ""),
       text,
       of: (_profiles, { layer, head }) => values[layers.indexOf(layer)]?.[heads.indexOf(head)] ?? NaN,
       shown: (value) => formatted(value, form),
