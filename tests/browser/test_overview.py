@@ -205,9 +205,12 @@ def test_the_chosen_measure_is_explained_and_named_on_cards(open_page: Open) -> 
             "() => ![...document.querySelectorAll('.card .value')].some(e => e.innerText === '…')"
         )
         of_python = {each["name"]: each for each in pack.header["measures"]}.get(name)
-        meaning = opened.page.locator(".overview .meaning").inner_text()
+        # The page is drawn a frame after the choice.
+        start = of_python["label"] if of_python else "Weight on the previous token"
+        shown = opened.page.locator(".overview .meaning", has_text=f"{start}: ")
+        meaning = shown.inner_text(timeout=10_000)
         if of_python:
-            assert meaning == f"{of_python['label']}: {of_python['text']}"
+            assert meaning == f"{start}: {of_python['text']}"
         assert len(meaning) > 40
         card = opened.page.locator(".card").nth(1)
         said = card.locator(".measure").inner_text(), card.locator(".value").inner_text()
